@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types check bench clean
+
+demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits and print the comparison
+	$(BIN)/python examples/demo.py
+
+test: lint types check       ## everything that must hold
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+check: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2
+
+bench: $(VENV)/bench         ## speed and memory as ratios; writes benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+
+# One stamp per set of extras; editing what they depend on installs them anew.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/lab: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e ".[lab]"
+	@touch $@
+
+$(VENV)/dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+# The peer that rewiring is measured against asks for torchvision, which it does not use: leave its requirements out.
+$(VENV)/bench: $(VENV)/dev
+	$(PIP) --no-deps rigl-torch==0.5.2
+	@touch $@

@@ -1,0 +1,122 @@
+"""What a run leaves on disk, written atomically and readable by other tools: JSON, JSON lines, safetensors.
+
+``runs/<experiment>/<id>/`` holds::
+
+    run.json                 the Run, the version of the library and when it began
+    metrics.jsonl            one line per epoch
+    checkpoint.safetensors   to go on from, while the run is not finished
+    topology.safetensors     the final masks, by layer
+    result.json              the outcome; a run with this file is finished and never repeated
+    error.json               the traceback of the last failure, if it failed
+    alive                    touched by the process that works on it
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from rewire.lab.run import Run
+
+Status = Literal["done", "running", "failed", "waiting"]
+STALE = 120.0  # seconds without a sign of life after which a run counts as abandoned
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as found on disk."""
+
+    run: Run
+    folder: Path
+    status: Status
+    metrics: list[dict[str, Any]]  # epoch, loss, accuracy, lr, seconds, nnz (per layer)
+    result: dict[str, Any] | None
+    error: str | None
+
+
+@contextmanager
+def atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when it is complete, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """JSON, atomically."""
+    with atomically(path) as file:
+        file.write(json.dumps(content, indent=1).encode())
+
+
+def write_with(path: Path, write: Callable[[str], None]) -> None:
+    """Atomically, by a function that wants a file name (matplotlib, safetensors)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        write(str(temporary))
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_metrics(folder: Path, metrics: list[dict[str, Any]]) -> None:
+    """All epochs so far: a resumed run must not leave lines of epochs that it repeats."""
+    with atomically(folder / "metrics.jsonl") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in metrics).encode())
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The epochs that were written."""
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_record(folder: Path) -> Record:
+    """One run; a damaged folder gets an error that names the file."""
+    run = Run.from_dict(_read(folder / "run.json")["run"])
+    result = _read(folder / "result.json") if (folder / "result.json").exists() else None
+    error = _read(folder / "error.json")["traceback"] if (folder / "error.json").exists() else None
+    return Record(run, folder, _status(folder, result, error), read_metrics(folder), result, error)
+
+
+def read_records(directory: Path) -> list[Record]:
+    """All runs below a directory, in a stable order; an error if it holds none."""
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory} is not a folder of results: it does not exist")
+    folders = sorted(path.parent for path in directory.rglob("run.json"))
+    if not folders:
+        raise FileNotFoundError(f"{directory} holds no runs (no run.json below it): give the folder of a sweep")
+    return [read_record(folder) for folder in folders]
+
+
+def _status(folder: Path, result: object, error: object) -> Status:
+    if result is not None:
+        return "done"
+    alive = folder / "alive"
+    if alive.exists() and time.time() - alive.stat().st_mtime < STALE:
+        return "running"
+    return "failed" if error is not None else "waiting"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): remove its folder and run the sweep again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds {type(content).__name__} instead of an object: remove its folder")
+    return content

@@ -1,0 +1,122 @@
+"""A method is a record of parts; ``rewire`` is the one algorithm that runs them all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewire.layer import Captured, Context, Edited, Layer, Signal, nnz, no_edit, numel, spare
+from rewire.parts.allocate import Allocate, GlobalTop
+from rewire.parts.drop import Drop
+from rewire.parts.grow import Birth, Grow
+from rewire.parts.schedule import Curve, Schedule
+from rewire.parts.start import Start
+from rewire.topology import Edit
+
+
+@dataclass(frozen=True)
+class Rewiring:
+    """What one rewiring did; the counts are in the order of ``Rewirer.layers``."""
+
+    step: int
+    fraction: float
+    dropped: list[int]
+    grown: list[int]
+    regrown: list[int]  # how many of the grown had just been dropped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Where weights start, how many there are, when and which go, where as many come back, and with what value.
+
+    ``regrow_dropped=False`` keeps a just-dropped weight from coming back at once.
+    """
+
+    start: Start
+    density: Curve
+    schedule: Schedule
+    drop: Drop
+    allocate: Allocate
+    grow: Grow
+    birth: Birth
+    regrow_dropped: bool = True
+
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            if name != "regrow_dropped" and not callable(part):
+                raise TypeError(f"{name} must be a part (something to call), not {part!r}")
+        if not isinstance(self.density, Curve):
+            raise TypeError(f"density must be a curve such as Constant(0.1), not {self.density!r}")
+        ends = self.density.ends()
+        for end in ends:
+            if not isinstance(end, (int, float)) or not 0 < end <= 1:
+                raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {end!r}")
+        if ends[1] > ends[0]:
+            raise ValueError(f"density may fall but not rise, and {self.density!r} rises")
+        if ends[1] < ends[0] and not self.drop.exact:
+            raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
+
+    @property
+    def signals(self) -> frozenset[Signal]:
+        """Everything that the parts read."""
+        return self.drop.signals | self.allocate.signals | self.grow.signals
+
+    @property
+    def ranks(self) -> frozenset[Signal]:
+        """What is read of inactive weights too."""
+        return (self.allocate.signals | self.grow.signals) - {Signal.WEIGHT, Signal.SIGN}
+
+
+def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
+    """How many weights the network has at a step."""
+    return round(method.density(step) * sum(numel(layer) for layer in layers))
+
+
+def rewire(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Edit] | None:
+    """What to drop and grow in every layer at ``ctx.step``, or ``None`` when it is not time. Writes nothing.
+
+    After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly.
+    """
+    moved = _to_drop(method, layers, ctx)
+    if moved is None:
+        return None
+    if moved == 0:
+        return [no_edit(layer) for layer in layers]
+    dropped = method.drop(layers, moved, ctx)
+    after = [
+        Edited(layer, drop, index, method.regrow_dropped)
+        for index, (layer, drop) in enumerate(zip(layers, dropped, strict=True))
+    ]
+    missing = max(budget(method, layers, ctx.step) - sum(map(nnz, after)), 0)
+    counts = method.allocate(layers, after, missing, ctx)
+    grown = [method.grow(layer, k, ctx) for layer, k in zip(after, counts, strict=True)]
+    return [Edit(a.drop, g, method.birth(len(g), a, ctx)) for a, g in zip(after, grown, strict=True)]
+
+
+def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captured]:
+    """The layers as ``rewire`` will need them once the optimizer has stepped and the inactive gradients are gone.
+
+    Called just before the step. Keeps the strongest inactive gradients, no more of them than can be asked for.
+    """
+    views = [Captured(layer, method.signals) for layer in layers]
+    moved = _to_drop(method, views, ctx)
+    if not moved or Signal.GRAD not in method.ranks:
+        return views
+    lost = method.drop.most(views, moved)
+    room = [numel(v) - nnz(v) + (k if method.regrow_dropped else 0) for v, k in zip(views, lost, strict=True)]
+    limits = method.allocate.most(lost, room)
+    if isinstance(method.allocate, GlobalTop) and method.allocate.signal is Signal.GRAD:
+        found = method.allocate.rank(views, views, sum(lost))
+    else:
+        found = [view.top_inactive(Signal.GRAD, k) for view, k in zip(views, limits, strict=True)]
+    for view, one, limit in zip(views, found, limits, strict=True):
+        view.keep(one, limit)
+    return views
+
+
+def _to_drop(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
+    """How many weights go at this step: what a falling density no longer allows, and the fraction to move."""
+    fraction = method.schedule(ctx.step)
+    if fraction is None:
+        return None
+    alive, target = sum(map(nnz, layers)), budget(method, layers, ctx.step)
+    excess = max(alive - target, 0)
+    return min(excess + round(fraction * min(alive, target)), sum(map(spare, layers)))

@@ -1,0 +1,205 @@
+"""The methods by name: each is a composition of parts, and nothing else. No loops, no ifs.
+
+Every function takes the same first arguments, so that methods can be exchanged: ``density`` (the share of weights that
+exist), ``every`` (optimizer steps between rewirings), ``until`` (the step of the last one), ``fraction`` (the share of
+the active weights that moves, at first) and ``start``. Method cards with the details: ``docs/methods/``.
+"""
+
+from collections.abc import Callable, Mapping
+
+from rewire.layer import Signal
+from rewire.method import Method
+from rewire.parts.allocate import GlobalTop, InPlace, Proportional
+from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
+from rewire.parts.grow import AtRandom, Grow, Mix, RandomSign, Strongest, Tiny, growth
+from rewire.parts.schedule import Constant, Cosine, Cubic, Never, Periodic
+from rewire.parts.start import Start, start_from
+
+AnyStart = str | Mapping[str, float] | Start
+
+
+def static(
+    *, density: float, every: int = 1, until: int | None = None, fraction: float = 0.0, start: AnyStart = "erk"
+) -> Method:
+    """A random sparse network that never changes: the baseline. ``every``, ``until``, ``fraction`` have no effect."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=Never(),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+def set_(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """SET (Mocanu et al., 2018): drop the lowest magnitudes of each layer, grow as many in it at random."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+def rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """RigL (Evci et al., 2020): as SET, but grow where the gradient is strongest."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=Strongest(Signal.GRAD),
+        birth=Tiny(),
+    )
+
+
+def set_rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """SET and RigL half and half, within each layer."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=Mix(Signal.GRAD),
+        birth=Tiny(),
+    )
+
+
+def ggr(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.1,
+    start: AnyStart = "erk",
+    growth: str | Grow = "mix",
+) -> Method:
+    """GGR (Parger et al., 2022): freed weights go to the layers that own the largest missing gradients of the network.
+
+    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``.
+    """
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=GlobalTop(Signal.GRAD),
+        grow=_growth(growth),
+        birth=Tiny(),
+    )
+
+
+def dsr(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """DSR (Mostafa and Wang, 2019): drop below a global adaptive threshold, grow in proportion to the survivors."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=BelowThreshold(),
+        allocate=Proportional("survivors"),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+def snfs(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "uniform") -> Method:
+    """SNFS (Dettmers and Zettlemoyer, 2019): weights go where the momentum is largest."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=Proportional("momentum"),
+        grow=Strongest(Signal.MOMENTUM),
+        birth=Tiny(),
+    )
+
+
+def deepr(
+    *,
+    density: float,
+    every: int = 1,
+    until: int | None = None,
+    fraction: float = 1.0,
+    start: AnyStart = "uniform",
+) -> Method:
+    """DeepR (Bellec et al., 2018): drop what changed its sign, grow as many in the layer at random with a random sign.
+
+    What moves is what flipped, so ``fraction`` has no effect. By default at every step.
+    """
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=Periodic(every, until, Constant(fraction)),
+        drop=SignFlipped(),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=RandomSign(),
+    )
+
+
+def gmp(*, density: float, every: int, until: int, fraction: float = 0.0, start: AnyStart = "dense") -> Method:
+    """GMP (Zhu and Gupta, 2018): a dense network loses its lowest magnitudes while the density falls to its target.
+
+    Nothing is grown: ``fraction`` is the share that also moves, 0 by default.
+    """
+    schedule = Periodic(every, until, Constant(fraction))
+    return Method(
+        start=start_from(start),
+        density=Cubic(1.0, density, begin=0, until=schedule.last),
+        schedule=schedule,
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+def granet(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.5,
+    start: AnyStart = "erk",
+    initial: float = 0.5,
+) -> Method:
+    """GraNet (Liu et al., 2021): the density falls from ``initial`` network-wide while RigL's growth goes on."""
+    schedule = _cosine(every, until, fraction)
+    return Method(
+        start=start_from(start),
+        density=Cubic(initial, density, begin=0, until=schedule.last),
+        schedule=schedule,
+        drop=Lowest(scope="network"),
+        allocate=InPlace(),
+        grow=Strongest(Signal.GRAD),
+        birth=Tiny(),
+    )
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "static": static,
+    "set": set_,
+    "rigl": rigl,
+    "set_rigl": set_rigl,
+    "dsr": dsr,
+    "deepr": deepr,
+    "snfs": snfs,
+    "ggr": ggr,
+    "gmp": gmp,
+    "granet": granet,
+}
+
+_growth = growth  # ggr's argument of the same name hides it there
+
+
+def _cosine(every: int, until: int, fraction: float) -> Periodic:
+    """The paper's schedule: the whole fraction at the first rewiring, nothing any more at ``until``."""
+    return Periodic(every, until, Cosine(fraction, 0.0, begin=every, until=until))

@@ -1,0 +1,114 @@
+"""How many weights each layer gets back: whole numbers that sum to ``n`` and never exceed a layer's room."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from rewire.layer import Context, Edited, Layer, Signal, nnz, strongest
+from rewire.topology import Top, apportion
+
+
+class Allocate(Protocol):
+    """Divide ``n`` new weights over the layers, seen before and after the drop."""
+
+    @property
+    def signals(self) -> frozenset[Signal]:
+        """What is read of the active and of the inactive weights."""
+
+    def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
+        """The most that each layer may get when at most ``dropped`` go and at most ``room`` fit."""
+
+    def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Every layer gets back what it lost (in proportion to it, while the density falls)."""
+
+    @property
+    def signals(self) -> frozenset[Signal]:
+        """Nothing."""
+        return frozenset()
+
+    def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
+        """What was lost, unless some of it does not fit and has to go elsewhere."""
+        fits = all(d <= r for d, r in zip(dropped, room, strict=True))
+        return list(dropped) if fits else [sum(dropped)] * len(dropped)
+
+    def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
+        """Count what was dropped."""
+        return apportion(n, [len(layer.drop) for layer in after], [layer.room for layer in after])
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """In proportion to a property of the layers; what does not fit in one goes to the others, never lost.
+
+    ``to="survivors"``: the weights that survived the drop (DSR). ``to="momentum"``: the mean magnitude of the momentum
+    of the active weights (SNFS).
+    """
+
+    to: Literal["survivors", "momentum"] = "survivors"
+
+    def __post_init__(self) -> None:
+        if self.to not in ("survivors", "momentum"):
+            raise ValueError(f"proportional to 'survivors' or 'momentum', not {self.to!r}")
+
+    @property
+    def signals(self) -> frozenset[Signal]:
+        """The momentum, if it decides."""
+        return frozenset({Signal.MOMENTUM} if self.to == "momentum" else ())
+
+    def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
+        """All of it may go to one layer."""
+        return [sum(dropped)] * len(dropped)
+
+    def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
+        """Weigh the layers, then divide."""
+        if self.to == "survivors":
+            weights = [float(nnz(layer)) for layer in after]
+        else:
+            weights = [_mean(layer, Signal.MOMENTUM) for layer in before]
+        return apportion(n, weights, [layer.room for layer in after])
+
+
+@dataclass(frozen=True)
+class GlobalTop:
+    """As many as the layer has among the ``n`` largest ``|signal|`` of all inactive weights of the network (GGR).
+
+    A zero never counts as strong: when fewer than ``n`` candidates have a signal, the rest is apportioned by room.
+    ``scale="layer"`` divides a layer's signal by its mean magnitude over the active weights first, for ablation.
+    """
+
+    signal: Signal = Signal.GRAD
+    scale: Literal["raw", "layer"] = "raw"
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("raw", "layer"):
+            raise ValueError(f"scale must be 'raw' or 'layer', not {self.scale!r}")
+
+    @property
+    def signals(self) -> frozenset[Signal]:
+        """The signal that is ranked."""
+        return frozenset({self.signal})
+
+    def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
+        """All of it may go to one layer."""
+        return [sum(dropped)] * len(dropped)
+
+    def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int) -> list[Top]:
+        """The ``n`` strongest candidates, layer by layer."""
+        scales = [_mean(layer, self.signal) or 1.0 for layer in before] if self.scale == "layer" else None
+        return strongest(after, self.signal, n, scales)
+
+    def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
+        """Count each layer's share of the strongest."""
+        counts = [len(one) for one in self.rank(before, after, n)]
+        room = [layer.room - count for layer, count in zip(after, counts, strict=True)]
+        rest = apportion(n - sum(counts), room, room)
+        return [count + more for count, more in zip(counts, rest, strict=True)]
+
+
+def _mean(layer: Layer, signal: Signal) -> float:
+    values = layer.read(signal)
+    return float(values.abs().double().mean()) if len(values) else 0.0

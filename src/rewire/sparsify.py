@@ -1,0 +1,128 @@
+"""``sparsify``: the one line that users add."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from rewire.choose import choose
+from rewire.layer import Context
+from rewire.method import Method, Rewiring
+from rewire.reachability import cut_layers
+from rewire.rewirer import Rewirer
+from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
+from rewire.stores.masked import MASK, MaskedStore
+
+STORES = {"masked": MaskedStore}
+
+
+def sparsify(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    method: Method,
+    *,
+    store: str = "masked",
+    include: Pattern | Sequence[Pattern] | None = None,
+    exclude: Pattern | Sequence[Pattern] | None = None,
+    init: Literal["fan_in"] | None = None,
+    seed: int = 0,
+    on_rewire: Callable[[Rewiring], None] | None = None,
+) -> Rewirer:
+    """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
+
+    ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
+    ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
+
+    >>> model = nn.Linear(4, 5, bias=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> from rewire.methods import static
+    >>> print(sparsify(model, optimizer, static(density=0.5)).nnz)
+    10
+    """
+    _refuse_wrong_types(model, optimizer, method, init)
+    kind = choose("store", store, STORES)
+    missing = method.signals - kind.supplies
+    if missing:
+        raise ValueError(
+            f"the method reads {', '.join(s.value for s in missing)}, which the {store} store cannot supply"
+        )
+    model = unwrap(model)
+    found, left_out = find_layers(model, include, exclude)
+    _refuse_wrong_state(found, optimizer)
+    context = Context(seed=seed)
+    active = method.start([one.spec for one in found], _budget(method, found), context)
+    if init == "fan_in":
+        for index, (one, positions) in enumerate(zip(found, active, strict=True)):
+            _draw_for_fan_in(one, positions, context.generator("init", index))
+    rewirer = Rewirer(model, kind(found, active, optimizer), method, seed, left_out, on_rewire)
+    rewirer.check_signal = _warn_if_cut(model, found, active)
+    return rewirer
+
+
+def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
+    expected = (
+        (model, nn.Module, "model"),
+        (optimizer, torch.optim.Optimizer, "optimizer"),
+        (method, Method, "method"),
+    )
+    for given, kind, name in expected:
+        if not isinstance(given, kind):
+            hint = " (call the method: rewire.ggr(density=...))" if name == "method" else ""
+            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
+    if init not in (None, "fan_in"):
+        raise ValueError(f"init must be None or 'fan_in', not {init!r}")
+
+
+def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:
+    masked = [one.spec.name for one in found if MASK in one.module._buffers]
+    if masked:
+        raise ValueError(
+            f"the model is sparse already ({masked[0]} has a mask): call remove() on its Rewirer first; "
+            "for a copy, build the model anew, sparsify it and load the state_dict"
+        )
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    foreign = [one.spec.name for one in found if id(one.parameter) not in held]
+    if foreign:
+        raise ValueError(
+            f"the optimizer does not hold the weight of {', '.join(foreign)}: "
+            "build it from model.parameters(), or leave those layers out with exclude="
+        )
+
+
+def _budget(method: Method, found: Sequence[Found]) -> int:
+    """How many weights the network starts with; there must be one for every layer even at the end."""
+    total = sum(one.spec.numel for one in found)
+    first, last = (round(density * total) for density in (method.density(0), method.density.ends()[1]))
+    if last < len(found):
+        raise ValueError(
+            f"density {method.density.ends()[1]} leaves {last} weights for {len(found)} layers ({total} weights when "
+            f"dense): every layer needs at least one, so density must be at least {len(found) / total:.2g}"
+        )
+    return first
+
+
+@torch.no_grad()
+def _draw_for_fan_in(one: Found, positions: Tensor, generator: torch.Generator) -> None:
+    """Kaiming-uniform for the connections that exist: bound ``sqrt(6 / fan_in)`` with each output's own fan-in."""
+    _, outputs = endpoints(one.spec, positions)
+    fan_in = torch.bincount(outputs, minlength=units(one.spec)[1])[outputs]
+    drawn = (2 * torch.rand(len(positions), generator=generator, dtype=torch.float64) - 1) * (6 / fan_in).sqrt()
+    weight = torch.zeros(one.spec.numel, dtype=torch.float64)
+    weight[positions] = drawn
+    one.parameter.copy_(weight.view(one.spec.shape))
+
+
+def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tensor]) -> bool:
+    """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
+    weights = {id(one.parameter): (one.spec, positions) for one, positions in zip(found, active, strict=True)}
+    wiring = {m: weights[id(w)] for m in model.modules() if id(w := m._parameters.get("weight")) in weights}
+    cut = cut_layers(model, wiring)
+    if cut:
+        warnings.warn(
+            f"no signal passes through this start: it ends in {', '.join(cut)}. Every gradient will be exactly zero "
+            "and no method can revive the network. Use a connected start (start='connected-erk') with init='fan_in'.",
+            stacklevel=3,
+        )
+    return cut is None

@@ -1,0 +1,188 @@
+"""The masked store: the model's own dense parameters, and a bool mask for each that says which weights exist.
+
+Parameters stay in place, so torch.compile, automatic mixed precision, every optimizer and every checkpoint tool go on
+working. The mask is a buffer of the layer's module, next to its weight in the ``state_dict``.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from rewire.layer import LayerSpec, Signal
+from rewire.select import Found
+from rewire.stores.flat import count, put, take, top_where_off, where_true
+from rewire.stores.optimizer import follows_shape, forget, state_tensors
+from rewire.topology import Edit, Top
+
+MASK = "weight_mask"
+
+
+class MaskedLayer:
+    """One weight with its mask."""
+
+    def __init__(self, found: Found, active: Tensor) -> None:
+        self.spec: LayerSpec = found.spec
+        self.name, self.shape = found.spec.name, found.spec.shape
+        self.module, self.parameter = found.module, found.parameter
+        self.average: Tensor | None = None  # of the dense gradient, for methods that read momentum
+        self.frozen = False
+        mask = torch.zeros(self.shape, dtype=torch.bool, device=self.parameter.device)
+        put(mask, active.to(mask.device), True)
+        self.module.register_buffer(MASK, mask)
+        # Found anew when the mask has changed. Not kept alive: in a dense layer they would be larger than the weight.
+        self._active: tuple[tuple[int, int], Callable[[], Tensor | None]] = ((0, -1), lambda: None)
+        self._counted: tuple[int, int, int] = (0, -1, 0)  # mask's identity and version, and its nnz then
+        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient last cleared, and its version then
+
+    @property
+    def mask(self) -> Tensor:
+        """Which weights exist."""
+        mask = self.module._buffers[MASK]
+        assert mask is not None
+        return mask
+
+    @property
+    def nnz(self) -> int:
+        """How many weights exist; counted anew only when the mask has changed."""
+        mask = self.mask
+        if self._counted[:2] != (id(mask), mask._version):
+            self._counted = (id(mask), mask._version, count(mask))
+        return self._counted[2]
+
+    @property
+    def density(self) -> float:
+        """The share of the weights that exist."""
+        return self.nnz / self.shape.numel()
+
+    def active(self) -> Tensor:
+        """The flat positions of the weights that exist."""
+        mask = self.mask
+        key, last = self._active
+        if key != (id(mask), mask._version) or (active := last()) is None:
+            active = where_true(mask)
+            self._active = ((id(mask), mask._version), weakref.ref(active))
+        return active
+
+    def read(self, signal: Signal) -> Tensor:
+        """The signal at the active positions."""
+        values = take(self._dense(signal), self.active())
+        return values.sign() if signal is Signal.SIGN else values
+
+    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+        """The strongest inactive positions."""
+        return top_where_off(self._dense(signal), self.mask, k, floor)
+
+    def _dense(self, signal: Signal) -> Tensor:
+        if signal is Signal.MOMENTUM:
+            assert self.average is not None, "the method did not declare that it reads momentum"
+            return self.average
+        if signal is Signal.GRAD:
+            grad = self.parameter.grad
+            return self.parameter.detach().new_zeros(self.shape) if grad is None else grad.detach()
+        return self.parameter.detach()
+
+    def clear(self) -> None:
+        """Zero the gradient at inactive positions, unless nothing has touched it since it was last cleared."""
+        grad = self.parameter.grad
+        if grad is None:
+            return
+        if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
+            return
+        # torch.where, because a NaN times zero is a NaN.
+        torch.where(self.mask, grad, _zero(grad), out=grad)
+        self._cleared = (weakref.ref(grad), grad._version)
+
+    def zero_inactive(self) -> None:
+        """Zero the weight where it does not exist."""
+        torch.where(self.mask, self.parameter, _zero(self.parameter), out=self.parameter)
+
+    def observe(self, decay: float, scale: Tensor | None) -> None:
+        """Add the dense gradient to its running average; elements that are not finite leave theirs as it was."""
+        assert self.average is not None
+        if (grad := self.parameter.grad) is not None:
+            grad = grad if scale is None else grad / scale
+            moved = self.average.lerp(grad.to(self.average), 1 - decay)
+            torch.where(grad.isfinite(), moved, self.average, out=self.average)
+
+
+class MaskedStore:
+    """All masked layers of a model, and the optimizer whose state moves with them."""
+
+    name = "masked"
+    supplies = frozenset(Signal)
+
+    def __init__(self, found: Sequence[Found], active: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.keep_inactive = False  # leave the gradients of inactive weights alone until the step: they will be ranked
+        self._enforce: bool | None = None  # whether the optimizer moves weights without gradient; None: not known yet
+        self._hooks: list[RemovableHandle] = []
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.zero_inactive()
+                for state in state_tensors(optimizer, layer.parameter):
+                    torch.where(layer.mask, state, _zero(state), out=state)
+                add_hook: Any = layer.parameter.register_post_accumulate_grad_hook
+                self._hooks.append(add_hook(self._clear_hook(layer)))
+
+    def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
+        def clear(parameter: Tensor) -> None:
+            if not self.keep_inactive:
+                with torch.no_grad():
+                    layer.clear()
+
+        return clear
+
+    def track_momentum(self) -> None:
+        """Keep an average of the dense gradient of every layer from now on."""
+        for layer in self.layers:
+            layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
+
+    @torch.no_grad()
+    def before_step(self, decay: float = 0.9) -> None:
+        """Leave nothing for the optimizer at inactive positions."""
+        for layer in self.layers:
+            if layer.average is not None:
+                layer.observe(decay, getattr(self.optimizer, "grad_scale", None))
+            layer.clear()
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Undo what an optimizer did to weights without a gradient (Muon does; LBFGS does after a rewiring)."""
+        if self._enforce is None:  # once, at the first step: the only time that an ordinary step waits for the device
+            moved = any(bool((layer.parameter.ne(0) & ~layer.mask).any()) for layer in self.layers)
+            self._enforce = moved or not follows_shape(self.optimizer)
+        if self._enforce:
+            for layer in self.layers:
+                layer.zero_inactive()
+
+    @torch.no_grad()
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Move weights, masks, gradients and optimizer state to the new topology."""
+        for layer, edit in zip(self.layers, edits, strict=True):
+            if not len(edit.drop) and not len(edit.grow):
+                continue
+            put(layer.mask, edit.drop, False)
+            put(layer.mask, edit.grow, True)
+            put(layer.parameter, edit.drop, 0.0)
+            put(layer.parameter, edit.grow, edit.value)
+            touched = torch.cat([edit.drop, edit.grow])
+            forget(self.optimizer, layer.parameter, touched)
+            if layer.parameter.grad is not None:
+                put(layer.parameter.grad, touched, 0.0)
+
+    def remove(self) -> None:
+        """Detach from the model: plain parameters, with zeros where no weight was."""
+        for hook in self._hooks:
+            hook.remove()
+        for layer in self.layers:
+            del layer.module._buffers[MASK]
+            layer.module._non_persistent_buffers_set.discard(MASK)
+
+
+def _zero(like: Tensor) -> Tensor:
+    return torch.zeros((), dtype=like.dtype, device=like.device)

@@ -1,0 +1,30 @@
+"""Optimizer state moves with the weights: whatever has the parameter's shape, for any optimizer."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rewire.stores.flat import put
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[Tensor]:
+    """The state of a parameter that has an entry for every weight: momentum, averages of squares, ..."""
+    for value in optimizer.state.get(parameter, {}).values():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            yield value
+
+
+def forget(optimizer: torch.optim.Optimizer, parameter: Tensor, positions: Tensor) -> None:
+    """Set the state at these positions to zero, as if the weight had never been trained."""
+    for state in state_tensors(optimizer, parameter):
+        put(state, positions, 0.0)
+
+
+def follows_shape(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether all state is either a scalar or of its parameter's shape, so that zeros in it stay zeros."""
+    return all(
+        not isinstance(value, Tensor) or value.numel() == 1 or value.shape == parameter.shape
+        for parameter, state in optimizer.state.items()
+        for value in (state.values() if isinstance(state, dict) else ())
+    ) and not any(isinstance(value, (list, tuple)) for state in optimizer.state.values() for value in state.values())

@@ -1,0 +1,79 @@
+"""The shape of the code: imports point one way, files stay short, every method has its card."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import rewire
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "rewire"
+
+# From the ground up: a module imports only from floors below its own. Modules on one floor do not import each other,
+# except within a folder that is one idea (lab).
+FLOORS = [
+    ["choose", "topology"],
+    ["layer"],
+    ["select", "parts.start", "parts.drop", "parts.allocate", "parts.grow", "parts.schedule"],
+    ["method"],
+    ["methods", "reachability"],
+    ["stores.flat"],
+    ["stores.optimizer"],
+    ["stores.masked"],
+    ["checkpoint", "table"],
+    ["rewirer"],
+    ["sparsify"],
+    ["lab"],
+]
+FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
+
+
+def modules():
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if not name.endswith("__init__"):
+            yield name, path
+
+
+def floor(name):
+    return FLOOR["lab" if name.split(".")[0] == "lab" else name]
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rewire":
+            inner = node.module.removeprefix("rewire").lstrip(".")
+            yield from [inner] if inner not in ("", "lab", "parts", "stores") else [
+                f"{inner}.{alias.name}".lstrip(".") for alias in node.names
+            ]
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_imports_point_downwards(name, path):
+    for used in imports(path):
+        same_idea = name.startswith("lab.") and (used.startswith("lab") or used not in FLOOR)
+        assert same_idea or floor(used) < floor(name), f"{name} imports {used}"
+
+
+@pytest.mark.parametrize("path", [p for folder in ("src", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")])
+def test_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 320, path
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_functions_stay_short(name, path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 50, f"{name}.{node.name}"
+
+
+@pytest.mark.parametrize("name", list(rewire.METHODS))
+def test_every_method_has_a_card(name):
+    card = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
+    for part in ("## Use", "## Settings", "## Details", "## Attribution"):
+        assert part in card
+
+
+def test_every_public_name_is_there():
+    assert all(hasattr(rewire, name) for name in rewire.__all__)

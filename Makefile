@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 .PHONY: demo test lint types check bench clean
 
 demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits and print the comparison
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/digits.py
 
 test: lint types check       ## everything that must hold
 

@@ -119,6 +119,14 @@ def test_a_budget_too_small_to_connect_everything_goes_as_far_as_it_can():
     assert len(set(outputs.tolist())) == 8  # each weight connects an output of its own
 
 
+def test_outputs_come_before_inputs_when_the_budget_is_tight():
+    # 4 outputs of 16 inputs, and 16 of 4: 20 weights give every output an input; the 12 other inputs have to wait.
+    layers = specs([4, 16], [16, 4])
+    for spec, placed in zip(layers, Connected(Uniform())(layers, 20, Context()), strict=True):
+        _inputs, outputs = endpoints(spec, placed)
+        assert sorted(outputs.tolist()) == list(range(spec.shape[0]))
+
+
 def test_seeds_give_different_positions_and_the_same_seed_the_same():
     layers = specs([30, 30])
     a, b, c = (STARTS["erk"](layers, 90, Context(seed=seed))[0].tolist() for seed in (0, 0, 1))

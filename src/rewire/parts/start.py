@@ -135,7 +135,7 @@ class Scattered:
 
 @dataclass(frozen=True)
 class Connected:
-    """Every output gets an input and every input an output first, as far as the budget goes; the rest is scattered.
+    """Every output gets an input, then every input an output, as far as the budget goes; the rest is scattered.
 
     At very low densities a scattered start can let no signal through at all, and a network whose gradients are all
     exactly zero cannot be revived by any method. What the small layers need is taken from the layers that have more.
@@ -146,11 +146,9 @@ class Connected:
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Cover, count, then draw the rest."""
         covers = [_cover(spec, ctx.generator("cover", i)) for i, spec in enumerate(specs)]
-        need = [len(cover) for cover in covers]
-        least = need if sum(need) <= n else apportion(n, need, need, [1] * len(need))
-        counts = self.rule(specs, n, least)
+        counts = self.rule(specs, n, _affordable(n, [len(out) for out, _ in covers], [len(back) for _, back in covers]))
         return [
-            _fill(cover[:k].sort().values, spec, k, i, ctx)
+            _fill(torch.cat(cover)[:k].sort().values, spec, k, i, ctx)
             for i, (spec, cover, k) in enumerate(zip(specs, covers, counts, strict=True))
         ]
 
@@ -181,21 +179,36 @@ def _fill(placed: Tensor, spec: LayerSpec, k: int, index: int, ctx: Context) -> 
     return torch.cat([placed, more]).sort().values
 
 
-def _cover(spec: LayerSpec, generator: torch.Generator) -> Tensor:
-    """The fewest positions that give every output an input and every input an output, in random order.
+def _affordable(n: int, must: list[int], may: list[int]) -> list[int]:
+    """How many of its cover each layer gets out of ``n``: first what reaches every output, then every input's use."""
+    ones = [1] * len(must)
+    if sum(must) >= n:
+        return apportion(n, must, must, ones)
+    more = apportion(min(n - sum(must), sum(may)), may, may)
+    return [a + b for a, b in zip(must, more, strict=True)]
+
+
+def _cover(spec: LayerSpec, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The fewest positions that give every output an input, and those that then give every input an output.
 
     Within a group, the longer side is walked once and the shorter side again and again, both shuffled. The middle tap
     of a kernel is used: it is the one that never reads only padding, however small the map.
     """
     first, second = spec.shape[0] // spec.groups, spec.shape[1]  # sizes of the two sides of one group
     longest, taps = max(first, second), spec.shape[2:].numel()
-    positions = []
+    must, may = [], []
     for group in range(spec.groups):
         rows = torch.randperm(first, generator=generator).repeat(-(-longest // first))[:longest]
         columns = torch.randperm(second, generator=generator).repeat(-(-longest // second))[:longest]
-        positions.append(((group * first + rows) * second + columns) * taps + _middle(spec.shape[2:]))
-    cover = torch.cat(positions)
-    return cover[torch.randperm(len(cover), generator=generator)]
+        positions = ((group * first + rows) * second + columns) * taps + _middle(spec.shape[2:])
+        outputs = second if spec.transposed else first
+        must.append(positions[:outputs])
+        may.append(positions[outputs:])
+    return _shuffled(torch.cat(must), generator), _shuffled(torch.cat(may), generator)
+
+
+def _shuffled(positions: Tensor, generator: torch.Generator) -> Tensor:
+    return positions[torch.randperm(len(positions), generator=generator)]
 
 
 def _middle(kernel: Sequence[int]) -> int:

@@ -47,17 +47,17 @@ def is_finite(tensor: Tensor) -> bool:
     )
 
 
-def tiles(tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Flat pieces in row-major order, each with its first position; only a piece is ever copied."""
-    size = TILE.get(tensor.device.type, ELSEWHERE)
-    if tensor.is_contiguous():
-        flat = tensor.view(-1)
-        yield from ((begin, flat[begin : begin + size]) for begin in range(0, len(flat), size))
+def tiles(one: Tensor, two: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Flat pieces of two tensors of one shape in row-major order, with their first position; no more is ever copied."""
+    size = TILE.get(one.device.type, ELSEWHERE)
+    if one.is_contiguous() and two.is_contiguous():
+        one, two = one.view(-1), two.view(-1)
+        yield from ((at, one[at : at + size], two[at : at + size]) for at in range(0, len(one), size))
         return
-    row = max(tensor[0].numel(), 1)
+    row = max(one[0].numel(), 1)
     rows = max(size // row, 1)
-    for begin in range(0, len(tensor), rows):
-        yield begin * row, tensor[begin : begin + rows].reshape(-1)
+    for at in range(0, len(one), rows):
+        yield at * row, one[at : at + rows].reshape(-1), two[at : at + rows].reshape(-1)
 
 
 def top_where_off(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> Top:
@@ -88,7 +88,7 @@ def _scan(dense: Tensor, mask: Tensor, k: int, floor: float) -> Top:
     """Tile by tile, keep what reaches the floor; whenever more than k are held, keep the best and raise the floor."""
     held = [Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))]
     count = 0
-    for (begin, tile), (_, used) in zip(tiles(dense), tiles(mask), strict=True):
+    for begin, tile, used in tiles(dense, mask):
         found = _candidates(tile, used, floor)
         held.append(Top(found.values, found.positions + begin))
         count += len(found)

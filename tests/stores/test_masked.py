@@ -1,0 +1,151 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import rewire
+from rewire.layer import Signal
+from tests.networks import OPTIMIZERS, batch, mlp, train
+
+
+def sparse(optimizer="momentum", method=None, model=None):
+    model = model or mlp()
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+    method = method or rewire.ggr(density=0.3, every=5, until=100)
+    return model, optimizer, rewire.sparsify(model, optimizer, method)
+
+
+def inactive_are_zero(rewirer, what):
+    return all(not (what(layer) * ~layer.mask).any() for layer in rewirer.layers)
+
+
+def test_gradients_of_inactive_weights_are_cleared_as_they_are_accumulated():
+    model, _optimizer, rewirer = sparse()
+    for step in range(2):
+        x, y = batch(step)
+        F.cross_entropy(model(x), y).backward()
+        assert inactive_are_zero(rewirer, lambda layer: layer.parameter.grad)
+
+
+def test_not_a_number_at_an_inactive_position_is_cleared_too():
+    model, optimizer, rewirer = sparse()
+    layer = rewirer.layers[0]
+    layer.parameter.grad = torch.full(layer.shape, float("nan")).where(~layer.mask, torch.ones(layer.shape))
+    optimizer.step()
+    assert torch.isfinite(layer.parameter).all()
+
+
+def test_gradients_set_or_changed_by_hand_are_cleared_at_the_step():
+    model, optimizer, rewirer = sparse()
+    for layer in rewirer.layers:
+        layer.parameter.grad = torch.ones(layer.shape)
+    optimizer.step()
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+    x, y = batch(0)
+    F.cross_entropy(model(x), y).backward()
+    for layer in rewirer.layers:
+        layer.parameter.grad.add_(1.0)  # noise on the gradient, say
+    optimizer.step()
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.Rprop(p, lr=0.01),
+        lambda p: torch.optim.ASGD(p, lr=0.01),
+        lambda p: torch.optim.Adadelta(p),
+        lambda p: torch.optim.Adamax(p),
+        lambda p: torch.optim.NAdam(p),
+        lambda p: torch.optim.RAdam(p),
+        lambda p: torch.optim.Adafactor(p),
+        lambda p: torch.optim.Adam(p, fused=True),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+        lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], lr=0.01),
+    ],
+    ids=["rprop", "asgd", "adadelta", "adamax", "nadam", "radam", "adafactor", "fused", "foreach", "muon"],
+)
+def test_any_optimizer_leaves_inactive_weights_at_zero(make):
+    model = mlp()
+    optimizer = make(list(model.parameters()))
+    rewirer = rewire.sparsify(model, optimizer, rewire.rigl(density=0.3, every=3, until=100))
+    nnz = rewirer.nnz
+    train(model, optimizer, 10, after=lambda _step: _check(rewirer, nnz))
+    assert len(rewirer.history) == 3
+
+
+def _check(rewirer, nnz):
+    assert rewirer.nnz == nnz
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+
+
+def test_lbfgs_with_its_closure():
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    rewirer = rewire.sparsify(model, optimizer, rewire.rigl(density=0.3, every=2, until=100))
+    x, y = batch(0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    losses = [optimizer.step(closure).item() for _ in range(8)]
+    assert losses[-1] < losses[0]
+    assert len(rewirer.history) == 4
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+
+
+def test_a_closure_gives_the_same_as_an_ordinary_step():
+    weights = []
+    for use_closure in (False, True):
+        model, optimizer, rewirer = sparse(method=rewire.ggr(density=0.3, every=2, until=100))
+        for step in range(6):
+            x, y = batch(step)
+
+            def closure(model=model, optimizer=optimizer, x=x, y=y):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure) if use_closure else (closure(), optimizer.step())
+        weights.append([layer.parameter.detach().clone() for layer in rewirer.layers])
+        assert len(rewirer.history) == 3
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_state_that_existed_before_is_zero_where_no_weight_is():
+    model = mlp()
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    train(model, optimizer, 3)
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.2))
+    for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+        assert inactive_are_zero(rewirer, lambda layer, name=name: optimizer.state[layer.parameter][name])
+
+
+def test_reading_signals():
+    model, _optimizer, rewirer = sparse(method=rewire.snfs(density=0.3, every=5, until=100))
+    layer = rewirer.layers[0]
+    with torch.no_grad():
+        layer.parameter.mul_(-1)
+    assert torch.equal(layer.read(Signal.SIGN), layer.parameter.detach()[layer.mask].sign())
+    assert torch.equal(layer.read(Signal.GRAD), torch.zeros(layer.nnz))  # no gradient yet
+    assert torch.equal(layer.read(Signal.MOMENTUM), torch.zeros(layer.nnz))
+
+
+def test_momentum_is_the_average_of_the_dense_gradient():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rewirer = rewire.sparsify(model, optimizer, rewire.snfs(density=0.5, every=100, until=100))
+    average = torch.zeros(2, 3)
+    for step in range(3):
+        grad = torch.randn(2, 3)
+        if step == 1:
+            grad[0, 0] = float("inf")  # leaves the average of this weight as it was
+        model.weight.grad = grad.clone()
+        optimizer.step()
+        average = torch.where(grad.isfinite(), average * 0.9 + grad * 0.1, average)
+    assert torch.allclose(rewirer.layers[0].average, average)

@@ -42,7 +42,7 @@ def train(name: str, density: float, seed: int) -> float:
             optimizer.zero_grad()
     with torch.no_grad():
         hits = model(data.test_images.float() / 255).argmax(1) == data.test_labels
-    return 100 * hits.double().mean().item()
+    return 100 * float(hits.double().mean())
 
 
 def main() -> None:

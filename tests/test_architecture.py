@@ -1,6 +1,8 @@
 """The shape of the code: imports point one way, files stay short, every method has its card."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,8 @@ FLOORS = [
     ["stores.masked"],
     ["checkpoint", "table"],
     ["rewirer"],
-    ["sparsify"],
+    ["attach"],
+    ["analysis.flops", "analysis.dead_units"],
     ["lab"],
 ]
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -44,9 +47,11 @@ def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rewire":
             inner = node.module.removeprefix("rewire").lstrip(".")
-            yield from [inner] if inner not in ("", "lab", "parts", "stores") else [
-                f"{inner}.{alias.name}".lstrip(".") for alias in node.names
-            ]
+            yield from (
+                [inner]
+                if inner not in ("", "analysis", "lab", "parts", "stores")
+                else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
+            )
 
 
 @pytest.mark.parametrize(("name", "path"), list(modules()))
@@ -56,7 +61,9 @@ def test_imports_point_downwards(name, path):
         assert same_idea or floor(used) < floor(name), f"{name} imports {used}"
 
 
-@pytest.mark.parametrize("path", [p for folder in ("src", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")])
+@pytest.mark.parametrize(
+    "path", [p for folder in ("src", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")]
+)
 def test_files_stay_short(path):
     assert len(path.read_text().splitlines()) <= 320, path
 
@@ -76,4 +83,13 @@ def test_every_method_has_a_card(name):
 
 
 def test_every_public_name_is_there():
+    assert sorted(rewire.__all__) == sorted(rewire._HOME)
     assert all(hasattr(rewire, name) for name in rewire.__all__)
+    assert set(rewire.__all__) <= set(dir(rewire))
+    with pytest.raises(AttributeError, match="no attribute 'sparsifi'"):
+        _ = rewire.sparsifi
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import sys, rewire; assert 'torch' not in sys.modules; rewire.sparsify; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 import torch
+from tests.networks import OPTIMIZERS, cnn, mlp, train
 
 import rewire
-from tests.networks import OPTIMIZERS, cnn, mlp, train
 
 SHAPE = (3, 6, 6)
 STOP, END = 7, 16  # between two rewirings at 5 and 10
@@ -101,7 +101,9 @@ def test_another_model_is_refused_with_the_names_and_shapes():
     method = rewire.METHODS["rigl"](density=0.3, every=5, until=15)
     rewirer = rewire.sparsify(model, OPTIMIZERS["sgd"](model.parameters()), method)
     state = build("rigl")[2].state_dict()
-    with pytest.raises(ValueError, match=r"of another model:\n  0: checkpoint \(8, 3, 3, 3\), here \(16, 12\)\n  2: chec"):
+    with pytest.raises(
+        ValueError, match=r"of another model:\n  0: checkpoint \(8, 3, 3, 3\), here \(16, 12\)\n  2: chec"
+    ):
         rewirer.load_state_dict(state)
     assert rewirer.step == 0
 

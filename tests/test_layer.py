@@ -3,9 +3,9 @@ import random
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes import ListLayer, _
 
 from rewire.layer import Captured, Context, Edited, Signal, strongest
-from tests.fakes import ListLayer, _
 
 
 def positions(tops):

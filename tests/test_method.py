@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes import ListLayer, _
 
 import rewire
 from rewire import Constant, Cubic, GlobalTop, Method, Periodic, Signal, Strongest
 from rewire.layer import Context
 from rewire.method import budget, capture
-from tests.fakes import ListLayer, _
 
 NAMES = ["set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"]
 
@@ -121,7 +121,9 @@ def test_ggr_counts_equal_a_brute_force_global_sort(case, fraction):
         candidates += [(-g, i, p) for p, g in enumerate(grads) if p not in kept and g > 0]
     best = sorted(candidates)[:k]
     if len(best) == k:
-        assert [len(edit.grow) for edit in edits] == [sum(owner == i for _v, owner, _p in best) for i in range(len(edits))]
+        assert [len(edit.grow) for edit in edits] == [
+            sum(owner == i for _v, owner, _p in best) for i in range(len(edits))
+        ]
 
 
 def test_a_method_is_a_few_lines():

@@ -13,7 +13,11 @@ def resnet50():
     for stage, (planes, blocks, size) in enumerate([(64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)]):
         for block in range(blocks):
             before = size * 2 if block == 0 and stage else size  # the 3x3 convolution halves the map
-            shapes = [([planes, inputs, 1, 1], before), ([planes, planes, 3, 3], size), ([4 * planes, planes, 1, 1], size)]
+            shapes = [
+                ([planes, inputs, 1, 1], before),
+                ([planes, planes, 3, 3], size),
+                ([4 * planes, planes, 1, 1], size),
+            ]
             if block == 0:
                 shapes.append(([4 * planes, inputs, 1, 1], size))
             layers += [(LayerSpec(f"{stage}.{block}.{i}", torch.Size(s)), n * n) for i, (s, n) in enumerate(shapes)]

@@ -1,10 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.networks import OPTIMIZERS, batch, mlp, train
 from torch import nn
 
 import rewire
-from tests.networks import OPTIMIZERS, batch, mlp, train
 
 
 def sparse(method=None, optimizer="momentum", **options):

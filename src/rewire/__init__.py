@@ -1,30 +1,37 @@
-"""Rewire: dynamic sparse training for PyTorch."""
+"""Rewire: dynamic sparse training for PyTorch.
 
-from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
-from rewire.method import Method, Rewiring, rewire
-from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
-from rewire.parts.allocate import GlobalTop, InPlace, Proportional
-from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
-from rewire.parts.grow import AtRandom, Mix, RandomSign, Strongest, Tiny
-from rewire.parts.schedule import Constant, Cosine, Cubic, Linear, Never, Periodic
-from rewire.parts.start import (
-    STARTS,
-    Connected,
-    Dense,
-    ErdosRenyi,
-    ErdosRenyiKernel,
-    Explicit,
-    Scattered,
-    Uniform,
-    dense,
-    erdos_renyi,
-    erdos_renyi_kernel,
-    explicit,
-    uniform,
-)
-from rewire.rewirer import Rewirer
-from rewire.sparsify import sparsify
-from rewire.topology import Edit, Top
+Names are imported from their modules when they are first used, so that ``rewire --help`` does not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rewire.attach import sparsify
+    from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
+    from rewire.method import Method, Rewiring, rewire
+    from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
+    from rewire.parts.allocate import GlobalTop, InPlace, Proportional
+    from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
+    from rewire.parts.grow import AtRandom, Mix, RandomSign, Strongest, Tiny
+    from rewire.parts.schedule import Constant, Cosine, Cubic, Linear, Never, Periodic
+    from rewire.parts.start import (
+        STARTS,
+        Connected,
+        Dense,
+        ErdosRenyi,
+        ErdosRenyiKernel,
+        Explicit,
+        Scattered,
+        Uniform,
+        dense,
+        erdos_renyi,
+        erdos_renyi_kernel,
+        explicit,
+        uniform,
+    )
+    from rewire.rewirer import Rewirer
+    from rewire.topology import Edit, Top
 
 __version__ = "0.1.0"
 
@@ -83,3 +90,44 @@ __all__ = [
     "static",
     "uniform",
 ]
+
+_HOMES = {
+    "rewire.attach": ["sparsify"],
+    "rewire.layer": ["Context", "Edited", "Layer", "LayerSpec", "Signal"],
+    "rewire.method": ["Method", "Rewiring", "rewire"],
+    "rewire.methods": ["METHODS", "deepr", "dsr", "ggr", "gmp", "granet", "rigl", "set_", "set_rigl", "snfs", "static"],
+    "rewire.parts.allocate": ["GlobalTop", "InPlace", "Proportional"],
+    "rewire.parts.drop": ["BelowThreshold", "Lowest", "SignFlipped"],
+    "rewire.parts.grow": ["AtRandom", "Mix", "RandomSign", "Strongest", "Tiny"],
+    "rewire.parts.schedule": ["Constant", "Cosine", "Cubic", "Linear", "Never", "Periodic"],
+    "rewire.parts.start": [
+        "STARTS",
+        "Connected",
+        "Dense",
+        "ErdosRenyi",
+        "ErdosRenyiKernel",
+        "Explicit",
+        "Scattered",
+        "Uniform",
+        "dense",
+        "erdos_renyi",
+        "erdos_renyi_kernel",
+        "explicit",
+        "uniform",
+    ],
+    "rewire.rewirer": ["Rewirer"],
+    "rewire.topology": ["Edit", "Top"],
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rewire' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

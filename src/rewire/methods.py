@@ -137,7 +137,7 @@ def deepr(
     return Method(
         start=start_from(start),
         density=Constant(density),
-        schedule=Periodic(every, until, Constant(fraction)),
+        schedule=Periodic(every, until, Constant(1.0)),
         drop=SignFlipped(),
         allocate=InPlace(),
         grow=AtRandom(),

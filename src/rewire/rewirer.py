@@ -135,13 +135,16 @@ class Rewirer:
 
     def _wrap(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """With a closure the gradients appear inside the step, at the first evaluation the ones to rank."""
+        first = True
 
         def evaluate() -> Any:
+            nonlocal first
             loss = closure()
-            if self._views is None:
+            if first:
                 self._gradients_are_ready()
-            self.store.keep_inactive = False
-            self.store.before_step()
+            else:
+                self.store.clear()
+            first = self.store.keep_inactive = False
             return loss
 
         return evaluate
@@ -215,7 +218,10 @@ class Rewirer:
         grads = {layer.name: layer.parameter.grad for layer in self.layers}
         bad = [name for name, grad in grads.items() if grad is not None and not is_finite(grad)]
         if bad:
-            self._tell("finite", f"the gradient of {', '.join(bad)} is not finite: rewiring is put off until it is")
+            self._tell(
+                f"not finite at {self._steps}",
+                f"the gradient of {', '.join(bad)} is not finite: rewiring is put off until it is",
+            )
         return not bad
 
     def _notice_changes(self) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tests.networks import OPTIMIZERS, cnn, train
 
 import rewire
 from rewire.stores.optimizer import state_tensors
-from tests.networks import OPTIMIZERS, cnn, train
 
 SHAPE = (3, 6, 6)
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
+from tests.fakes import ListLayer, _
 
 from rewire import GlobalTop, InPlace, Proportional, Signal
 from rewire.layer import Context, Edited
-from tests.fakes import ListLayer, _
 
 
 def allocate(part, layers, drops, n, regrow=True):

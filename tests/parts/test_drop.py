@@ -1,9 +1,9 @@
 import pytest
 import torch
+from tests.fakes import ListLayer, _
 
 from rewire import BelowThreshold, Lowest, SignFlipped
 from rewire.layer import Context
-from tests.fakes import ListLayer, _
 
 
 def dropped(drop, layers, n, ctx=None):

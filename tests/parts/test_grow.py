@@ -1,10 +1,10 @@
 import pytest
 import torch
+from tests.fakes import ListLayer, _
 
 from rewire import AtRandom, Mix, RandomSign, Signal, Strongest, Tiny
 from rewire.layer import Context, Edited
 from rewire.parts.grow import growth
-from tests.fakes import ListLayer, _
 
 LAYER = ListLayer([1.0, _, _, 1.0, _, _, _, _], grad=[9, 1, -8, 7, 2, 0, 5, 3])
 

@@ -42,6 +42,11 @@ def test_every_must_be_a_positive_whole_number(every):
         Periodic(every=every, until=10, fraction=Constant(0.1))
 
 
+def test_a_schedule_that_would_never_fire_is_refused():
+    with pytest.raises(ValueError, match="until=5 is before the first rewiring, at every=10"):
+        ggr(density=0.1, every=10, until=5)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_the_fraction_must_be_a_share(fraction):
     with pytest.raises(ValueError, match="fraction of weights to move"):

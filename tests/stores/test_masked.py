@@ -1,11 +1,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.networks import OPTIMIZERS, batch, mlp, train
 from torch import nn
 
 import rewire
 from rewire.layer import Signal
-from tests.networks import OPTIMIZERS, batch, mlp, train
 
 
 def sparse(optimizer="momentum", method=None, model=None):
@@ -97,10 +97,11 @@ def test_lbfgs_with_its_closure():
     assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
 
 
-def test_a_closure_gives_the_same_as_an_ordinary_step():
+@pytest.mark.parametrize("name", ["ggr", "snfs"])
+def test_a_closure_gives_the_same_as_an_ordinary_step(name):
     weights = []
     for use_closure in (False, True):
-        model, optimizer, rewirer = sparse(method=rewire.ggr(density=0.3, every=2, until=100))
+        model, optimizer, rewirer = sparse(method=rewire.METHODS[name](density=0.3, every=2, until=100))
         for step in range(6):
             x, y = batch(step)
 

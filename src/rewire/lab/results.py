@@ -8,13 +8,13 @@
     topology.safetensors     the final masks, by layer
     result.json              the outcome; a run with this file is finished and never repeated
     error.json               the traceback of the last failure, if it failed
-    alive                    touched by the process that works on it
+    lock                     held by the process that works on it
 """
 
+import fcntl
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Literal
 
 from rewire.lab.run import Run
 
+UNFINISHED = ".unfinished-"  # how the name of a file begins until it is complete
 Status = Literal["done", "running", "failed", "waiting"]
-STALE = 120.0  # seconds without a sign of life after which a run counts as abandoned
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,29 @@ class Record:
     error: str | None
 
 
+class BusyError(RuntimeError):
+    """Another process works on this run."""
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Work on a run alone. The lock goes with the process, however it ends; what a killed one left half is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"another process works on {folder}: wait for it or stop it") from error
+        for leftover in folder.glob(f"{UNFINISHED}*"):
+            leftover.unlink(missing_ok=True)
+        yield
+
+
 @contextmanager
 def atomically(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{UNFINISHED}{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -64,7 +82,7 @@ def write_json(path: Path, content: Any) -> None:
 def write_with(path: Path, write: Callable[[str], None]) -> None:
     """Atomically, by a function that wants a file name (matplotlib, safetensors)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
     try:
         write(str(temporary))
         os.replace(temporary, path)
@@ -87,9 +105,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def read_record(folder: Path) -> Record:
     """One run; a damaged folder gets an error that names the file."""
-    run = Run.from_dict(_read(folder / "run.json")["run"])
-    result = _read(folder / "result.json") if (folder / "result.json").exists() else None
-    error = _read(folder / "error.json")["traceback"] if (folder / "error.json").exists() else None
+    run = Run.from_dict(read_json(folder / "run.json")["run"])
+    result = read_json(folder / "result.json") if (folder / "result.json").exists() else None
+    error = read_json(folder / "error.json")["traceback"] if (folder / "error.json").exists() else None
     return Record(run, folder, _status(folder, result, error), read_metrics(folder), result, error)
 
 
@@ -106,13 +124,24 @@ def read_records(directory: Path) -> list[Record]:
 def _status(folder: Path, result: object, error: object) -> Status:
     if result is not None:
         return "done"
-    alive = folder / "alive"
-    if alive.exists() and time.time() - alive.stat().st_mtime < STALE:
+    if _is_locked(folder):
         return "running"
     return "failed" if error is not None else "waiting"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _is_locked(folder: Path) -> bool:
+    if not (folder / "lock").exists():
+        return False
+    with (folder / "lock").open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a JSON file; a damaged one gets an error that names it."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:

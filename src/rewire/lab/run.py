@@ -6,11 +6,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rewire.choose import choose, nearest
-from rewire.lab.data import DATASETS
-from rewire.lab.models import MODELS
-from rewire.methods import METHODS
-from rewire.parts.grow import GROWTHS
-from rewire.parts.start import STARTS
 
 DENSE = "dense"
 PRECISIONS = ("float32", "bfloat16")
@@ -18,32 +13,61 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training: data, network, method and recipe. Two equal runs give the same numbers on the same machine."""
+    """Data, network, method and recipe. Two equal runs give the same numbers on the same machine."""
 
     data: str = "digits"
+    """The data set: digits, cifar100, tiny-imagenet or fashion-mnist."""
     model: str = "vgg-small"
+    """The network: mobilenet-v2, resnet-18, vgg16, vgg-small or mlp."""
     width: float = 1.0
+    """Multiplier of the network's channels."""
     method: str = "ggr"
+    """How it is rewired: dense, static, set, rigl, set_rigl, dsr, deepr, snfs, ggr, gmp or granet."""
     sparsity: float = 0.97
+    """The share of weights that do not exist."""
     start: str = "erk"
-    growth: str = "mix"  # of ggr
-    scope: str = "layer"  # of what is dropped: "layer", or "network" for the ablation
-    fraction: float | None = None  # of the weights moved at first; None: the method's own
-    every: int | None = None  # optimizer steps between rewirings; None: once an epoch
-    until: float = 0.5  # of the training after which the topology is fixed
+    """Where weights are at first: erk, uniform, er, or one of these with 'connected-' before it."""
+    growth: str = "mix"
+    """How ggr grows: mix, gradient or random."""
+    scope: str = "layer"
+    """Where the lowest weights are dropped: the same share of each layer, or of the whole network."""
+    fraction: float | None = None
+    """The share of the active weights that moves at first; the method's own by default."""
+    every: int | None = None
+    """Optimizer steps between rewirings; once an epoch by default."""
+    until: float = 0.5
+    """The share of the training after which the topology is fixed."""
     init: str | None = None
+    """fan_in: draw the first weights for the connections that exist."""
     store: str = "masked"
+    """Who holds the weights."""
     epochs: int = 30
+    """Passes over the data."""
     batch_size: int = 128
+    """Images per optimizer step."""
     lr: float = 0.1
+    """Learning rate; it falls to a fifth at 30, 60 and 80 % of the training."""
     momentum: float = 0.9
+    """Of SGD."""
     weight_decay: float = 5e-4
-    warmup: int = 1  # epochs
+    """Of SGD."""
+    warmup: int = 1
+    """Epochs in which the learning rate rises from zero."""
     precision: str = "float32"
-    limit: int | None = None  # images of each split, for experiments on a part of the data
+    """float32, or bfloat16 by autocast."""
+    limit: int | None = None
+    """Use only so many images of each split."""
     seed: int = 0
+    """Decides the first weights, the topology, the order of the data and the augmentation."""
 
     def __post_init__(self) -> None:
+        # Imported here, because they need torch and the command line wants to show its help at once.
+        from rewire.lab.data import DATASETS
+        from rewire.lab.models import MODELS
+        from rewire.methods import METHODS
+        from rewire.parts.grow import GROWTHS
+        from rewire.parts.start import STARTS
+
         choose("data set", self.data, DATASETS)
         choose("network", self.model, MODELS)
         choose("method", self.method, METHODS | {DENSE: None})
@@ -72,6 +96,15 @@ class Run:
             return f"{self.model} {self.data} dense seed {self.seed}"
         growth = f"-{self.growth}" if self.method == "ggr" and self.growth != "mix" else ""
         return f"{self.model} {self.data} {self.method}{growth} {self.sparsity:.0%} {self.start} seed {self.seed}"
+
+    def arguments(self) -> list[str]:
+        """The run as arguments of ``rewire train``: those that differ from the defaults, and the seed."""
+        words = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default or field.name == "seed":
+                words += [f"--{field.name.replace('_', '-')}", str(value)]
+        return words
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

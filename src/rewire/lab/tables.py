@@ -15,16 +15,29 @@ from rewire.lab.data import DATASETS
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
 
+Column = tuple[float, str]  # sparsity and start
+Heads = tuple[str, ...]
+
 EMPTY, FAILED = "·", "-"
-GROWN = {"random": "GGR SET", "gradient": "GGR RigL", "mix": "GGR"}
-BLOCKS = {"SET": "in place", "RigL": "in place", "SET+RigL": "in place"} | dict.fromkeys(GROWN.values(), "global")
-ABLATION = ("SET+RigL", "GGR SET", "GGR RigL")  # what only Table 3 has
 # How names are printed, and in which order.
 DATA = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "fashion-mnist": "Fashion-MNIST"}
 NETWORKS = {"mobilenet-v2": "MobileNetV2", "resnet-18": "ResNet-18", "vgg16": "VGG16", "vgg-small": "VGG-small"}
+NETWORKS |= {"mlp": "MLP"}
 METHODS = {DENSE: "Dense", "static": "Static", "gmp": "GMP", "granet": "GraNet", "deepr": "DeepR", "snfs": "SNFS"}
-METHODS |= {"set": "SET", "rigl": "RigL", "set_rigl": "SET+RigL", "dsr": "DSR"} | {name: name for name in GROWN.values()}
+METHODS |= {"set": "SET", "rigl": "RigL", "set_rigl": "SET+RigL", "dsr": "DSR"}
+GROWN = {"random": "GGR SET", "gradient": "GGR RigL", "mix": "GGR"}
 STARTS = {"erk": "ERK", "uniform": "uni", "connected-erk": "conn. ERK", "connected-uniform": "conn. uni"}
+# Table 3, and what only Table 3 has.
+BLOCKS = {"SET": "in place", "RigL": "in place", "SET+RigL": "in place"} | dict.fromkeys(GROWN.values(), "global")
+ABLATION = ("SET+RigL", "GGR SET", "GGR RigL")
+MEASURES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], float]]] = {
+    "Empty neurons [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_neurons") / _sum(layers, "neurons")),
+    "Empty inputs [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_inputs") / _sum(layers, "inputs")),
+    "Params* [M]": (".3f", lambda layers: _sum(layers, "remaining") / 1e6),
+}
+_NAMES, _REFERENCE = [*METHODS.values(), *GROWN.values()], METHODS[DENSE]
+_DENSE = (0.0, DENSE)  # the column of dense runs, which have none
+_COMPARED = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
 
 
 @dataclass(frozen=True)
@@ -43,25 +56,6 @@ class Cell:
     spread: str = ""  # the standard deviation as printed
     span: int = 1
 
-    @property
-    def shown(self) -> str:
-        """The number with its spread and, where some seeds failed, how many of them."""
-        mark = f" †{self.failed}/{self.failed + self.n}" if self.failed and self.n else ""
-        return self.text + (f" ± {self.spread}" if self.spread else "") + mark
-
-
-@dataclass(frozen=True)
-class Row:
-    """Cells after their headings; rows with equal ``heads[:-1]`` form a block."""
-
-    heads: tuple[str, ...]
-    cells: tuple[Cell, ...]
-
-    @property
-    def flat(self) -> list[Cell]:
-        """One cell per column, for formats where a cell cannot span several."""
-        return [cell for cell in self.cells for _ in range(cell.span)]
-
 
 @dataclass(frozen=True)
 class Table:
@@ -70,14 +64,9 @@ class Table:
     name: str
     title: str
     caption: str
-    stubs: tuple[str, ...]
-    columns: tuple[tuple[str, str], ...]  # group and heading
-    rows: tuple[Row, ...]
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """Headings over the columns, each with the number of columns below it."""
-        return [(name, len(list(below))) for name, below in groupby(group for group, _ in self.columns)]
+    stubs: Heads
+    columns: tuple[tuple[str, str], ...] = ()  # group and heading
+    rows: tuple[tuple[Heads, tuple[Cell, ...]], ...] = ()  # those with equal heads[:-1] form a block
 
 
 @dataclass(frozen=True)
@@ -87,20 +76,13 @@ class Entry:
     data: str
     network: str
     method: str
-    column: tuple[float, str]  # sparsity and start
+    column: Column
     scope: str
-    records: tuple[Record, ...]
-
-
-# -- from records to entries -------------------------------------------------------------------------------------------
+    records: tuple[Record, ...] = ()
 
 
 def failure_line(classes: int) -> float:
-    """The accuracy below which a run failed: 5 %, or 1.5 times chance where classes are few.
-
-    >>> failure_line(100), failure_line(10)
-    (0.05, 0.15)
-    """
+    """The accuracy below which a run failed: 5 %, or 1.5 times chance where classes are few."""
     return max(0.05, 1.5 / classes)
 
 
@@ -119,101 +101,220 @@ def distinct(records: Iterable[Record]) -> list[Record]:
 
 def entries(records: Iterable[Record]) -> list[Entry]:
     """Runs gathered by what they compare; those that differ in another setting never share a cell."""
-    once = distinct(records)
-    alike: dict[Run, list[Run]] = defaultdict(list)
-    for run in (_bare(record.run) for record in once):
-        alike[Run(**{name: getattr(run, name) for name in _COMPARED})].append(run)
-    apart: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for runs in alike.values():
-        names = [name for name in runs[0].to_dict() if name != "seed" and len({getattr(r, name) for r in runs}) > 1]
-        apart[runs[0].data, runs[0].model].update(names)
+    runs = {_bare(record.run): record for record in distinct(records)}
+    alike: dict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        alike[tuple(getattr(run, name) for name in _COMPARED)].append(run)
+    apart: dict[tuple[str, str], set[str]] = defaultdict(set)  # the settings that have to be told for a network
+    for same in alike.values():
+        differ = {name for name in same[0].to_dict() if len({getattr(run, name) for run in same}) > 1}
+        apart[same[0].data, same[0].model] |= differ - {"seed"}
     found: dict[Entry, list[Record]] = defaultdict(list)
-    for record in once:
-        run = _bare(record.run)
+    for run, record in runs.items():
         network = NETWORKS.get(run.model, run.model) + (f" x{run.width:g}" if run.width != 1 else "")
-        told = sorted(apart[run.data, run.model] - {"width"})
-        network += "".join(f", {name} {getattr(run, name)}" for name in told)
-        data = DATA.get(run.data, run.data)
-        found[Entry(data, network, method_name(run), (run.sparsity, run.start), run.scope, ())].append(record)
-    return [replace(entry, records=tuple(group)) for entry, group in found.items()]
-
-
-_COMPARED = ("data", "model", "method", "growth", "sparsity", "start", "scope")
-
-
-def _bare(run: Run) -> Run:
-    """The run without what it does not use."""
-    if run.method == DENSE:
-        unused = Run(data=run.data)
-        run = replace(run, **{name: getattr(unused, name) for name in ("start", "scope", "fraction", "every", "until")})
-        run = replace(run, sparsity=0.0)
-    return run if run.method == "ggr" else replace(run, growth="mix")
-
-
-def _order(run: Run) -> tuple[object, ...]:
-    named = ((DATA, run.data), (NETWORKS, run.model), (METHODS, run.method), (STARTS, run.start))
-    data, model, method, start = (list(names).index(name) if name in names else len(names) for names, name in named)
-    growth = list(GROWN).index(run.growth)
-    return data, model, run.width, method, growth, run.sparsity, start, run.scope, run.seed, run.id
-
-
-# -- from entries to cells ---------------------------------------------------------------------------------------------
+        network += "".join(f", {name} {getattr(run, name)}" for name in sorted(apart[run.data, run.model]))
+        data, column = DATA.get(run.data, run.data), (run.sparsity, run.start)
+        found[Entry(data, network, method_name(run), column, run.scope)].append(record)
+    networks = list(dict.fromkeys((entry.data, entry.network) for entry in found))
+    made = [replace(entry, records=tuple(group)) for entry, group in found.items()]
+    return sorted(made, key=lambda entry: networks.index((entry.data, entry.network)))
 
 
 def accuracy(entry: Entry) -> Cell:
     """Top-1 accuracy on the test set in percent; failed seeds are left out and marked."""
     done = {record.run.seed: record.result for record in entry.records if record.result is not None}
-    fits = {seed: result["accuracy"] >= failure_line(result["classes"]) for seed, result in done.items()}
-    percent = {seed: 100 * float(result["accuracy"]) for seed, result in done.items()}
-    good = {seed: value for seed, value in percent.items() if fits[seed]}
-    bad = {seed: value for seed, value in percent.items() if not fits[seed]}
-    return _cell(good, bad, len(entry.records) - len(done), "{:.2f}".format)
-
-
-def measured(entry: Entry, measure: Callable[[list[dict[str, Any]]], float], number: Callable[[float], str]) -> Cell:
-    """A number of the final layers, of failed seeds as well: the paper reports these for networks that do not learn."""
-    done = {record.run.seed: measure(record.result["layers"]) for record in entry.records if record.result is not None}
-    return _cell(done, {}, len(entry.records) - len(done), number)
-
-
-def _cell(good: Mapping[int, float], bad: Mapping[int, float], left: int, number: Callable[[float], str]) -> Cell:
-    def listed(values: Mapping[int, float]) -> str:
-        return ", ".join(f"{number(value)} (seed {seed})" for seed, value in values.items())
-
-    notes = [f"failed: {listed(bad)}"] * bool(bad) + [f"{left} not finished"] * bool(left)
-    if not good:
-        return Cell(FAILED if bad else EMPTY, failed=len(bad), note="; ".join(notes) or "no such run")
-    values = tuple(good.values())
-    mean, std = fmean(values), stdev(values) if len(values) > 1 else None
-    spread = "" if std is None else number(std)
-    notes.insert(0, f"mean {number(mean)}, std {spread or 'unknown'}, n = {len(values)}: {listed(good)}")
-    note = "; ".join(notes)
-    return Cell(number(mean), mean, std, len(values), values, tuple(good), len(bad), note=note, spread=spread)
+    bad = {seed for seed, result in done.items() if not result["accuracy"] >= failure_line(result["classes"])}
+    value = {seed: 100 * result["accuracy"] for seed, result in done.items()}
+    good = {seed: value[seed] for seed in done if seed not in bad}
+    return _cell(good, {seed: value[seed] for seed in done if seed in bad}, len(entry.records) - len(done), ".2f")
 
 
 def average(method: str, configurations: Mapping[str, Mapping[str, Cell]]) -> Cell:
     """The mean of a method over configurations, each given with the cells of all methods, by the paper's rule.
 
-    What every method failed is left out for all; who failed what another fits gets no average, and neither does who
-    has not finished one yet.
+    What every method failed is left out for all; who failed what another fits gets no average, nor does who has not
+    finished one yet. The deviation is that of the averages of the seeds that all configurations have.
     """
-    fit = {name: cells for name, cells in configurations.items() if any(cell.n for cell in cells.values())}
+    fit = [name for name, cells in configurations.items() if any(cell.n for cell in cells.values())]
     mine = {name: cells.get(method, Cell(EMPTY)) for name, cells in configurations.items()}
     if failed := [name for name in fit if mine[name].text == FAILED]:
-        return Cell(FAILED, failed=len(failed), note=f"failed where others did not: {'; '.join(failed)}")
+        return Cell(FAILED, failed=len(failed), note=f"failed what others fit: {'; '.join(failed)}")
     if absent := [name for name in mine if mine[name].text == EMPTY]:
         return Cell(EMPTY, note=f"no finished run: {'; '.join(absent)}")
     if not fit:
         return Cell(FAILED, failed=len(mine), note=f"every method failed: {'; '.join(mine)}")
-    by_seed = [dict(zip(mine[name].seeds, mine[name].values, strict=True)) for name in fit]
-    common = [seed for seed in by_seed[0] if all(seed in values for values in by_seed)]
-    cell = _cell({seed: fmean(values[seed] for values in by_seed) for seed in common}, {}, 0, "{:.2f}".format)
-    mean = fmean(fmean(mine[name].values) for name in fit)
-    notes = [f"over {'; '.join(f'{name}: {mine[name].shown}' for name in fit)}"]
-    notes += [f"left out, every method failed: {'; '.join(name for name in mine if name not in fit)}"] * (fit != mine)
-    notes.insert(0, f"mean {mean:.2f}, std {cell.spread or 'unknown'}, n = {cell.n}")
-    failures = sum(mine[name].failed for name in fit)
-    return replace(cell, text=f"{mean:.2f}", mean=mean, failed=failures, note="; ".join(notes))
+    seeds = [dict(zip(mine[name].seeds, mine[name].values, strict=True)) for name in fit]
+    common = {seed: fmean(one[seed] for one in seeds) for seed in seeds[0] if all(seed in one for one in seeds)}
+    cell, mean = _cell(common, {}, 0, ".2f"), fmean(fmean(mine[name].values) for name in fit)
+    n, failures = min(mine[name].n for name in fit), sum(mine[name].failed for name in fit)
+    note = f"mean {mean:.2f}, std {cell.spread or 'unknown'}, n = {n} over "
+    note += "; ".join(f"{name}: {mine[name].text}" for name in fit)
+    note += "".join(f"; left out, every method failed: {name}" for name in mine if name not in fit)
+    return replace(cell, text=f"{mean:.2f}", mean=mean, n=n, failed=failures, note=note)
 
 
-# -- from cells to tables ----------------------------------------------------------------------------------------------
+def table1(records: Iterable[Record]) -> list[Table]:
+    """Accuracy by network and method, sparsity and start; one table per data set."""
+    about = "Top-1 accuracy in percent on the test set of {} after the last epoch, by sparsity s and start."
+    return _grids("table1", "Table 1: accuracy on {}", about, _compared(records), lambda entry: entry.method)
+
+
+def table2(records: Iterable[Record]) -> list[Table]:
+    """Accuracy by method, averaged over networks and data sets."""
+    return _averages("table2", "Table 2: average accuracy", ("Method",), _compared(records))
+
+
+def table3(records: Iterable[Record]) -> list[Table]:
+    """The ablation: growth at random, by gradients and by both, in place and with GGR's distribution."""
+    used = [entry for entry in entries(records) if entry.scope == "layer" and entry.method in BLOCKS]
+    places = {(entry.data, entry.network) for entry in used if entry.method in ABLATION}
+    shown = [entry for entry in used if (entry.data, entry.network) in places]
+    return _averages("table3", "Table 3: ablation, average accuracy", ("Distribution", "Method"), shown)
+
+
+def table4(records: Iterable[Record]) -> list[Table]:
+    """Accuracy, empty neurons and inputs, and parameters left without them; one table per data set and sparsity."""
+    used = [entry for entry in _compared(records) if entry.method != _REFERENCE]
+    keys = dict.fromkeys((entry.data, entry.column[0]) for entry in used)
+    return [_emptiness(*key, [entry for entry in used if (entry.data, entry.column[0]) == key]) for key in keys]
+
+
+def table_drop(records: Iterable[Record]) -> list[Table]:
+    """The weakest weights removed layer by layer against network-wide; one table per data set."""
+    found = entries(records)
+    both = {(e.data, e.network, e.method, e.column) for e in found if e.scope == "network"}
+    used = [e for e in found if (e.data, e.network, e.method, e.column) in both]
+    about = "Top-1 accuracy in percent on the test set of {}: weakest weights removed from each layer or from all."
+    return _grids("drop", "Local against global removal on {}", about, used, lambda e: f"{e.method}, by {e.scope}")
+
+
+def tables(records: Iterable[Record]) -> list[Table]:
+    """Every table that these records have something for."""
+    known = list(records)
+    made = [table for make in (table1, table2, table3, table4, table_drop) for table in make(known)]
+    return [table for table in made if any(cell.text != EMPTY for _, cells in table.rows for cell in cells)]
+
+
+def _grids(name: str, title: str, about: str, used: list[Entry], label: Callable[[Entry], str]) -> list[Table]:
+    """Networks and methods down, sparsities and starts across, for each data set."""
+    made = []
+    for data, group in groupby(used, lambda entry: entry.data):
+        rows: dict[Heads, dict[Column, Cell]] = defaultdict(dict)
+        for entry in (own := list(group)):
+            rows[entry.network, label(entry)][entry.column] = accuracy(entry)
+        table = Table(f"{name}-{data.lower()}", title.format(data), about.format(data), ("Network", "Method"))
+        made.append(_by_column(table, own, rows))
+    return made
+
+
+def _averages(name: str, title: str, stubs: Heads, used: list[Entry]) -> list[Table]:
+    """Methods down, sparsities and starts across, averaged over all else."""
+    found: dict[Column, dict[str, dict[str, Cell]]] = defaultdict(lambda: defaultdict(dict))
+    for entry in used:
+        pair = f"{entry.network} on {entry.data}"
+        found[entry.column][pair][entry.method] = accuracy(entry)
+        found[_DENSE].setdefault(pair, {})  # a dense reference that lacks a network would not be comparable
+    about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(found[_DENSE])}). "
+    about += "What every method failed is left out; a method that failed what another fits has no average."
+    rows: dict[Heads, dict[Column, Cell]] = {}
+    for method in sorted({entry.method for entry in used}, key=lambda one: _place(one, _NAMES)):
+        own = [column for column in found if (column == _DENSE) == (method == _REFERENCE)]
+        rows[(BLOCKS.get(method, ""), method)[-len(stubs) :]] = {one: average(method, found[one]) for one in own}
+    return [_by_column(Table(name, title, about, stubs), used, rows)] if used else []
+
+
+def _emptiness(data: str, sparsity: float, used: list[Entry]) -> Table:
+    """Networks and methods down, measures and starts across."""
+    starts = sorted({entry.column[1] for entry in used}, key=lambda start: _place(start, STARTS))
+    rows: dict[Heads, list[Cell]] = {(e.network, e.method): [_NONE] * len(starts) * (1 + len(MEASURES)) for e in used}
+    for entry in used:
+        done = {one.run.seed: one.result["layers"] for one in entry.records if one.result is not None}
+        cells = [accuracy(entry)]
+        for form, measure in MEASURES.values():  # of networks that failed as well, as in the paper
+            values = {seed: measure(layers) for seed, layers in done.items()}
+            cells.append(_cell(values, {}, len(entry.records) - len(done), form))
+        rows[entry.network, entry.method][starts.index(entry.column[1]) :: len(starts)] = cells
+    about = f"Empty neurons and inputs (channels of convolutions) after training on {data} at s={sparsity:g}, of "
+    about += "failed runs as well. *Dense parameters that remain when both are removed."
+    columns = [(group, STARTS.get(start, start)) for group in ("Top-1 acc. [%]", *MEASURES) for start in starts]
+    name, title = f"table4-{data.lower()}-{sparsity:g}", f"Table 4: empty neurons and inputs on {data}, s={sparsity:g}"
+    return _finished(Table(name, title, about, ("Network", "Method"), tuple(columns)), used, rows, len(starts))
+
+
+def _by_column(table: Table, used: list[Entry], rows: Mapping[Heads, Mapping[Column, Cell]]) -> Table:
+    """The table with its columns, sparsity by sparsity; Dense has one cell across all of them."""
+    found = {column for row in rows.values() for column in row} - {_DENSE}
+    columns = sorted(found, key=lambda column: (column[0], _place(column[1], STARTS))) or [_DENSE]
+    across = {heads: [row.get(column, _NONE) for column in columns] for heads, row in rows.items()}
+    across |= {heads: [replace(row[_DENSE], span=len(columns))] for heads, row in rows.items() if _DENSE in row}
+    headings = tuple((f"s={sparsity:g}", STARTS.get(start, start)) for sparsity, start in columns)
+    return _finished(replace(table, columns=headings), used, across, len(columns))
+
+
+def _finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Table:
+    """The table with its rows, the best of its first columns ranked, and a caption that counts what is missing."""
+    cells = [cell for row in rows.values() for cell in row]
+    runs, seeds = [one for entry in used for one in entry.records], sorted({len(entry.records) for entry in used})
+    left, empty = sum(one.result is None for one in runs), sum(cell.text == EMPTY for cell in cells)
+    lines = sorted({100 * failure_line(DATASETS[one.run.data].classes) for one in runs})
+    several = f"Mean ± standard deviation over {' to '.join(map(str, seeds[:: len(seeds) - 1 or 1]))} seeds."
+    caption = [table.caption, several if seeds[-1] > 1 else "One seed: no spread is known."]
+    failures = f"{FAILED} failed: below {' or '.join(f'{line:g} %' for line in lines)} accuracy."
+    caption += [failures] * any(cell.failed for cell in cells)
+    caption += ["† failed seeds, left out of the mean."] * any(cell.failed and cell.n for cell in cells)
+    caption += [f"{EMPTY} no finished run: {empty} of {len(cells)} cells."] * bool(empty)
+    caption += [f"{left} of {len(runs)} runs are not finished."] * bool(left)
+    made = [(heads, tuple(_ranked(heads, i, rows, ranked) for i in range(len(row)))) for heads, row in rows.items()]
+    return replace(table, caption=" ".join(caption), rows=tuple(made))
+
+
+def _ranked(heads: Heads, i: int, rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Cell:
+    """A cell with its rank in its block and column, by the number as printed; a mean over survivors has none."""
+    cell: Cell = rows[heads][i]
+    if i >= ranked or heads[-1] == _REFERENCE or not cell.n or cell.failed:
+        return cell
+    block = [row[i] for other, row in rows.items() if other[:-1] == heads[:-1] and other[-1] != _REFERENCE]
+    rank = 1 + sum(float(rival.text) > float(cell.text) for rival in block if rival.n and not rival.failed)
+    return replace(cell, rank=rank if rank <= 3 else None)
+
+
+def _cell(good: Mapping[int, float], bad: Mapping[int, float], left: int, form: str) -> Cell:
+    """The cell of values by seed: those that count, those that failed, and how many there are not yet."""
+    listed = [", ".join(f"{value:{form}} (seed {seed})" for seed, value in values.items()) for values in (good, bad)]
+    notes = [f"failed: {listed[1]}"] * bool(bad) + [f"{left} not finished"] * bool(left)
+    if not good:
+        return Cell(FAILED if bad else EMPTY, failed=len(bad), note="; ".join(notes) or _NONE.note)
+    values = tuple(good.values())
+    mean, std = fmean(values), stdev(values) if len(values) > 1 else None
+    spread = "" if std is None else f"{std:{form}}"
+    note = "; ".join([f"mean {mean:{form}}, std {spread or 'unknown'}, n = {len(values)}: {listed[0]}", *notes])
+    return Cell(f"{mean:{form}}", mean, std, len(values), values, tuple(good), len(bad), note=note, spread=spread)
+
+
+def _compared(records: Iterable[Record]) -> list[Entry]:
+    return [entry for entry in entries(records) if entry.scope == "layer" and entry.method not in ABLATION]
+
+
+def _bare(run: Run) -> Run:
+    """The run without what it does not use."""
+    if run.method == DENSE:
+        run = replace(run, sparsity=0.0, start=DENSE, scope="layer", fraction=None, every=None, until=1.0)
+    return run if run.method == "ggr" else replace(run, growth="mix")
+
+
+def _order(run: Run) -> tuple[object, ...]:
+    method = (_place(run.method, METHODS), _place(run.growth, GROWN))
+    where = (_place(run.data, DATA), _place(run.model, NETWORKS), run.width)
+    return *where, *method, run.sparsity, _place(run.start, STARTS), run.scope, run.seed, run.id
+
+
+def _place(name: str, names: Iterable[str]) -> int:
+    known = list(names)
+    return known.index(name) if name in known else len(known)
+
+
+def _sum(layers: list[dict[str, Any]], name: str) -> int:
+    return sum(int(layer[name]) for layer in layers)
+
+
+_NONE = Cell(EMPTY, note="no such run")

@@ -130,6 +130,10 @@ class Periodic:
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= (name == "every")
             if not whole and not (name == "until" and value is None):
                 raise ValueError(f"{name} must be a whole number of optimizer steps, not {value!r}")
+        if self.until is not None and self.until < self.every:
+            raise ValueError(
+                f"until={self.until} is before the first rewiring, at every={self.every}: nothing would ever be rewired"
+            )
         if not all(0 <= end <= 1 for end in self.fraction.ends()):
             raise ValueError(f"the fraction of weights to move must lie in [0, 1], not {self.fraction!r}")
 

@@ -6,7 +6,6 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -126,8 +125,7 @@ class MaskedStore:
                 layer.zero_inactive()
                 for state in state_tensors(optimizer, layer.parameter):
                     torch.where(layer.mask, state, _zero(state), out=state)
-                add_hook: Any = layer.parameter.register_post_accumulate_grad_hook
-                self._hooks.append(add_hook(self._clear_hook(layer)))
+                self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
@@ -144,10 +142,16 @@ class MaskedStore:
 
     @torch.no_grad()
     def before_step(self, decay: float = 0.9) -> None:
-        """Leave nothing for the optimizer at inactive positions."""
+        """Take the dense gradient into its average, where one is kept; then leave only active gradients."""
         for layer in self.layers:
             if layer.average is not None:
                 layer.observe(decay, getattr(self.optimizer, "grad_scale", None))
+        self.clear()
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Leave nothing for the optimizer at inactive positions."""
+        for layer in self.layers:
             layer.clear()
 
     @torch.no_grad()

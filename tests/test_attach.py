@@ -4,10 +4,10 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.networks import OPTIMIZERS, batch, cnn, mlp, train
 from torch import nn
 
 import rewire
-from tests.networks import OPTIMIZERS, batch, cnn, mlp, train
 
 GGR = {"density": 0.2, "every": 5, "until": 100}
 
@@ -81,7 +81,9 @@ def test_tied_weights_are_one_layer():
 
 def test_several_parameter_groups():
     model = mlp()
-    optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2:].parameters()}], 0.01)
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2:].parameters()}], 0.01
+    )
     rewirer = rewire.sparsify(model, optimizer, rewire.ggr(**GGR))
     train(model, optimizer, 6)
     assert len(rewirer.history) == 1

@@ -1,8 +1,7 @@
-"""``sparsify``: the one line that users add."""
+"""``sparsify``: the one line that users add. It makes a model sparse and attaches a ``Rewirer`` to its optimizer."""
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ def sparsify(
     store: str = "masked",
     include: Pattern | Sequence[Pattern] | None = None,
     exclude: Pattern | Sequence[Pattern] | None = None,
-    init: Literal["fan_in"] | None = None,
+    init: str | None = None,
     seed: int = 0,
     on_rewire: Callable[[Rewiring], None] | None = None,
 ) -> Rewirer:

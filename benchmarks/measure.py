@@ -1,0 +1,47 @@
+"""Interleaved medians: the machine's mood changes slowly, so what is compared is measured in turns."""
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Work = Callable[[], object]
+
+
+def interleaved(works: dict[str, Work], rounds: int, before: Work = lambda: None) -> dict[str, float]:
+    """Median seconds of each work; ``before`` is called ahead of every measurement and not timed."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for index in range(rounds + 1):
+        for name, work in works.items():
+            before()
+            began = time.perf_counter()
+            work()
+            if index:  # the first round warms up
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def extra_memory(work: Work) -> int:
+    """Bytes by which the process grows at most while ``work`` runs, sampled every half millisecond."""
+    gc.collect()
+    stop, start = threading.Event(), _resident()
+    peak = start
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.is_set():
+            peak = max(peak, _resident())
+            time.sleep(0.0005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    stop.set()
+    watcher.join()
+    return peak - start
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

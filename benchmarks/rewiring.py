@@ -1,0 +1,167 @@
+"""The global top-k and a whole rewiring of VGG16 for 64x64 images (58.8M weights, 97 % sparse)."""
+
+import importlib
+import sys
+import types
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rewire
+from benchmarks.measure import Work, extra_memory, interleaved
+from rewire.lab import models
+from rewire.layer import Signal, strongest
+from rewire.rewirer import Rewirer
+
+Row = dict[str, object]
+K = 176_000
+
+
+def network(every: int) -> tuple[nn.Module, torch.optim.SGD, Rewirer]:
+    model = models.build("vgg16", classes=200, image=(3, 64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    rewirer = rewire.sparsify(model, optimizer, rewire.ggr(density=0.03, every=every, until=10**9))
+    return model, optimizer, rewirer
+
+
+def true_gradients(model: nn.Module) -> list[Tensor]:
+    """Dense gradients of a real batch: their spread over layers is what the ranking meets in training."""
+    F.cross_entropy(model(torch.randn(32, 3, 64, 64)), torch.randint(200, (32,))).backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def concatenated(rewirer: Rewirer, sort: bool) -> Tensor:
+    """What others do: all magnitudes in one tensor, inactive ones only, and torch.topk or a sort over it."""
+    grads = [torch.where(one.mask, 0.0, _grad(one.parameter).abs()).flatten() for one in rewirer.layers]
+    everything = torch.cat(grads)
+    return everything.sort(descending=True).indices[:K] if sort else everything.topk(K).indices
+
+
+def _grad(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def flat_positions(rewirer: Rewirer) -> Tensor:
+    begin, found = 0, []
+    for layer, one in zip(rewirer.layers, strongest(rewirer.layers, Signal.GRAD, K), strict=True):
+        found.append(one.positions + begin)
+        begin += layer.shape.numel()
+    return torch.cat(found)
+
+
+def ranking() -> list[Row]:
+    model, _optimizer, rewirer = network(every=1)  # due at once, so the gradients stay dense
+    true_gradients(model)
+    same = set(flat_positions(rewirer).tolist()) == set(concatenated(rewirer, sort=False).tolist())
+    layers = rewirer.layers
+    median = interleaved(
+        {
+            "streaming": lambda: strongest(layers, Signal.GRAD, K),
+            "cat+topk": lambda: concatenated(rewirer, sort=False),
+            "cat+sort": lambda: concatenated(rewirer, sort=True),
+            "reading": lambda: [_grad(one.parameter).sum() for one in layers],
+        },
+        rounds=7,
+    )
+    share = extra_memory(lambda: strongest(layers, Signal.GRAD, K)) / sum(4 * one.shape.numel() for one in layers)
+    fast, sort = median["cat+topk"] / median["streaming"], median["cat+sort"] / median["streaming"]
+    return [
+        {"what": "global top-k: against concatenate and topk", "ratio": fast, "target": "at least 5", "met": fast >= 5},
+        {"what": "global top-k: against a global sort", "ratio": sort, "target": "at least 20", "met": sort >= 20},
+        {
+            "what": "global top-k: against reading the gradients once",
+            "ratio": median["streaming"] / median["reading"],
+            "target": "the limit is 1",
+            "met": None,
+            "milliseconds": {name: 1000 * value for name, value in median.items()},
+        },
+        {"what": "global top-k: same result", "ratio": float(same), "target": "identical", "met": same},
+        {
+            "what": "global top-k: extra memory, of one dense gradient",
+            "ratio": share,
+            "target": "at most 0.05",
+            "met": share <= 0.05,
+        },
+    ]
+
+
+def whole() -> list[Row]:
+    model, optimizer, rewirer = network(every=1)
+    grads = true_gradients(model)
+    optimizer.step()
+
+    def ours() -> None:
+        rewirer._gradients_are_ready()
+        rewirer._after_step(optimizer, (), {})
+
+    def put_back() -> None:
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
+            parameter.grad = grad.clone()
+
+    works: dict[str, Work] = {"rewire": ours}
+    peer = peer_step(grads)
+    if peer is not None:
+        works["rigl-torch"] = peer
+    median = interleaved(works, rounds=3, before=put_back)
+    dense = dense_step()
+    share = median["rewire"] / dense
+    found: list[Row] = [
+        {
+            "what": "whole GGR rewiring, as a share of one dense step at batch 128",
+            "ratio": share,
+            "target": "reported",
+            "met": None,
+            "milliseconds": {name: 1000 * value for name, value in median.items()} | {"dense step": 1000 * dense},
+        }
+    ]
+    if peer is not None:
+        ratio = median["rigl-torch"] / median["rewire"]
+        what = "whole rewiring: against rigl-torch 0.5.2"
+        found.append({"what": what, "ratio": ratio, "target": "at least 25", "met": ratio >= 25})
+    return found
+
+
+def peer_step(grads: list[Tensor]) -> Work | None:
+    """The rewiring step of rigl-torch on the same network and gradients, if it is installed."""
+    if importlib.util.find_spec("rigl_torch") is None:
+        return None
+    if "torchvision" not in sys.modules:  # imported by the peer and used for two isinstance checks only
+        stand_in = types.ModuleType("torchvision")
+        blocks = types.SimpleNamespace(Bottleneck=type("Bottleneck", (), {}), BasicBlock=type("BasicBlock", (), {}))
+        stand_in.models = types.SimpleNamespace(resnet=blocks)  # type: ignore[attr-defined]
+        sys.modules["torchvision"] = stand_in
+    from rigl_torch.RigL import RigLScheduler
+
+    model = models.build("vgg16", classes=200, image=(3, 64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    scheduler = RigLScheduler(
+        model, optimizer, dense_allocation=0.03, T_end=10**9, delta=100, alpha=0.1, ignore_linear_layers=False
+    )
+    of_weight = {id(p): g for p, g in zip(model.parameters(), grads, strict=True)}
+
+    def step() -> None:
+        for weight, hook in zip(scheduler.W, scheduler.backward_hook_objects, strict=True):
+            if hook is not None:
+                hook.dense_grad = of_weight[id(weight)]
+        scheduler._rigl_step()
+
+    return step
+
+
+def dense_step() -> float:
+    model = models.build("vgg16", classes=200, image=(3, 64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    x, y = torch.randn(128, 3, 64, 64), torch.randint(200, (128,))
+
+    def work() -> None:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return interleaved({"dense": work}, rounds=2)["dense"]
+
+
+def rows() -> list[Row]:
+    return ranking() + whole()

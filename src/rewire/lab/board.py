@@ -1,0 +1,26 @@
+"""Curves for TensorBoard, where it is installed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Board:
+    """Writes one point per epoch; a resumed run overwrites the epochs that it repeats."""
+
+    def __init__(self, folder: Path, epochs_done: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                "--tensorboard needs the tensorboard package: pip install 'rewire[tensorboard]'"
+            ) from error
+        self._writer = SummaryWriter(str(folder), purge_step=epochs_done + 1)
+
+    def add(self, line: dict[str, Any], names: Sequence[str], sizes: Sequence[int]) -> None:
+        """The line of ``metrics.jsonl`` of one epoch."""
+        for key in ("loss", "accuracy", "test_loss", "lr"):
+            self._writer.add_scalar(key, line[key], line["epoch"])
+        for name, nnz, size in zip(names, line["nnz"], sizes, strict=True):
+            self._writer.add_scalar(f"density/{name}", nnz / size, line["epoch"])
+        self._writer.flush()

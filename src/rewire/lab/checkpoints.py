@@ -1,0 +1,60 @@
+"""Checkpoints as safetensors: tensors in the file, everything around them as JSON in its header. No pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from rewire.lab.results import write_with
+
+
+def save(path: Path, tree: Any) -> None:
+    """Write nested dicts, lists, tuples, tensors and plain values, atomically."""
+    tensors: dict[str, torch.Tensor] = {}
+    skeleton = json.dumps(_take_out(tree, tensors))
+    write_with(path, lambda name: save_file(tensors, name, metadata={"tree": skeleton}))
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors under their own names, atomically."""
+    write_with(path, lambda name: save_file(tensors, name))
+
+
+def load(path: Path) -> Any:
+    """What ``save`` was given, on the CPU; a damaged file gets an error that names it."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            tree = json.loads((file.metadata() or {})["tree"])
+            return _put_back(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} is not a checkpoint of a run ({error}): remove it to begin the run anew") from error
+
+
+def _take_out(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The same tree as JSON, tensors replaced by their names. Dicts become pairs: their keys may be numbers."""
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().contiguous().clone()  # a clone, for tied tensors share their memory
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _take_out(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__: [_take_out(item, tensors) for item in value]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
+    raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
+
+
+def _put_back(node: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
+    ((kind, value),) = node.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "dict":
+        return {key: _put_back(item, tensors) for key, item in value}
+    if kind == "plain":
+        return value
+    items = [_put_back(item, tensors) for item in value]
+    return tuple(items) if kind == "tuple" else items

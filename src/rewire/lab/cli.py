@@ -1,0 +1,189 @@
+"""The ``rewire`` command: one function per sub-command. Imports wait until a command runs, so that help is instant."""
+
+import inspect
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from rewire.choose import choose
+from rewire.lab.results import BusyError
+from rewire.lab.run import Run
+
+RUNS = Path("runs")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train one network and write its results.
+
+    Examples:
+      rewire train                                       GGR at 97 % on the embedded digits
+      rewire train --method rigl --sparsity 0.99 --seed 1
+      rewire train --data cifar100 --model resnet-18 --width 0.25 --epochs 10 --data-dir data
+      rewire train --start connected-uniform --init fan_in --sparsity 0.99
+      rewire train --resume runs/train/0123456789ab      go on with an interrupted run
+
+    """
+
+    run: OmitArgPrefixes[Run]
+    device: str = "cpu"
+    """Where to train: cpu, cuda, cuda:1, mps, ..."""
+    data_dir: Path | None = None
+    """Folder with the extracted archives of the data set; without it $REWIRE_DATA and the cache are searched."""
+    out: Path | None = None
+    """Folder of the results; runs/train/ID by default."""
+    resume: Path | None = None
+    """Folder of a run to go on with; all other settings are taken from it."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard into the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Carry out an experiment: all the runs of a table. What is done already is not repeated.
+
+    Examples:
+      rewire sweep demo                                  a few minutes on two cores
+      rewire sweep table1 --scale laptop --workers 2 --data-dir data
+      rewire sweep table3 --scale paper --device cuda --workers 1
+
+    """
+
+    name: Positional[str]
+    """demo, table1, table3, table4 or drop."""
+    scale: Literal["demo", "laptop", "paper"] = "demo"
+    """How much: minutes on digits, hours on CIFAR-100, or as published."""
+    workers: int = 2
+    """How many runs at once."""
+    device: str = "cpu"
+    """Where to train."""
+    data_dir: Path | None = None
+    """Folder with the extracted archives of the data set."""
+    out: Path | None = None
+    """Folder of the results; runs/NAME-SCALE by default."""
+    store: Literal["masked"] = "masked"
+    """Who holds the weights."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Print the tables of a folder of runs and write report.html, tables and figures.
+
+    Examples:
+      rewire report runs/demo-demo
+      rewire report runs/table4-paper --layer 2.layers.0
+
+    """
+
+    directory: Positional[Path]
+    """A folder with runs below it."""
+    layer: str | None = None
+    """The layer whose masks are shown side by side (figure 3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """List the data sets, or fetch one from its publisher.
+
+    Examples:
+      rewire data list
+      rewire data fetch cifar100
+
+    """
+
+    action: Positional[Literal["list", "fetch"]]
+    """What to do."""
+    name: Positional[str | None] = None
+    """Which data set to fetch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods:
+    """List the methods, each as the composition of its parts.
+
+    Examples:
+      rewire methods
+
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Show what is done, running, failed and waiting below a folder.
+
+    Examples:
+      rewire runs runs
+      rewire runs runs/demo-demo
+
+    """
+
+    directory: Positional[Path] = RUNS
+    """A folder with runs below it."""
+
+
+COMMANDS: dict[str, type] = {
+    "train": Train,
+    "sweep": Sweep,
+    "report": Report,
+    "data": Data,
+    "methods": Methods,
+    "runs": Runs,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, run, and turn what users can mend into one line without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return
+    try:
+        kind = choose("command", words[0], COMMANDS)
+        command: object = parse(kind, words)
+        from rewire.lab import commands  # imports torch: not before it is needed
+
+        commands.RUN[kind](command, shlex.join(["rewire", *words]))
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on where this one was", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, OSError, ModuleNotFoundError, BusyError) as error:
+        print(f"rewire: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def parse(kind: type[T], words: Sequence[str]) -> T:
+    """The command that the words ask for; its help shows the whole docstring with the examples."""
+    return tyro.cli(
+        kind,
+        prog=f"rewire {words[0]}",
+        description=inspect.cleandoc(kind.__doc__ or ""),
+        args=words[1:],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def overview() -> str:
+    """What ``rewire --help`` prints."""
+    about = [f"  {name:9}{(kind.__doc__ or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: rewire COMMAND [OPTIONS]",
+            "",
+            "Dynamic sparse training: train, sweep and report the tables and figures of GGR's paper.",
+            "",
+            *about,
+            "",
+            "rewire COMMAND --help shows its options and examples. A first look:",
+            "",
+            "  rewire sweep demo && rewire report runs/demo-demo",
+        ]
+    )

@@ -1,0 +1,168 @@
+"""What each command of ``rewire`` does."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from rewire.choose import choose
+from rewire.lab import cli
+from rewire.lab.data import DATASETS, fetch
+from rewire.lab.display import Display
+from rewire.lab.engines.local import run_all
+from rewire.lab.environment import environment
+from rewire.lab.experiments import runs_of
+from rewire.lab.report import to_rich, write_report
+from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
+from rewire.lab.tables import tables
+from rewire.lab.train import Place
+from rewire.lab.train import train as carry_out
+from rewire.methods import METHODS
+
+console = Console()
+
+
+def train(command: "cli.Train", words: str) -> None:
+    """One run, with its progress and a summary."""
+    run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
+    if command.resume is not None:
+        folder, run = command.resume, read_record(command.resume).run
+    _refuse_device(command.device)
+    place = Place(command.device, command.data_dir, command.tensorboard)
+    if (folder / "run.json").exists() and (other := read_record(folder).run) != run:
+        raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
+    with Display([run], 1, {run.id: len(read_metrics(folder))}, console) as display, warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_rest: console.print(f"[yellow]warning:[/] {message}", highlight=False)
+        display.listen(run, {"kind": "begin"})
+        result = carry_out(run, folder, place, lambda event: display.listen(run, event))
+        display.listen(run, {"kind": "done", "accuracy": result["accuracy"]})
+    console.print(summary(result, folder))
+
+
+def summary(result: dict[str, Any], folder: Path) -> Table:
+    """The figures of a finished run."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    layers, flops = result["layers"], result["flops"]
+    empty, neurons = (sum(layer[key] for layer in layers) for key in ("empty_neurons", "neurons"))
+    rows = {
+        "accuracy": f"{result['accuracy']:.2%} (last epoch, test set)",
+        "weights": f"{result['nnz']:,} of {result['weights']:,} ({result['density']:.2%})",
+        "inference": f"{flops['inference'] / 1e6:,.2f} million multiply-adds, {flops['ratio']:.3f} of dense",
+        "empty neurons": f"{empty:,} of {neurons:,}",
+        "rewirings": f"{len(result['rewirings'])}",
+        "written to": str(folder),
+    }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/]", value)
+    return table
+
+
+def sweep(command: "cli.Sweep", words: str) -> None:
+    """All runs of an experiment, then its report."""
+    runs = [replace(run, store=command.store) for run in runs_of(command.name, command.scale)]
+    _refuse_device(command.device)
+    if command.workers < 1:
+        raise ValueError(f"--workers must be at least 1, not {command.workers}")
+    directory = command.out or cli.RUNS / f"{command.name}-{command.scale}"
+    about = {
+        "experiment": command.name,
+        "scale": command.scale,
+        "command": words,
+        "environment": environment(command.device),
+        "runs": [run.id for run in runs],
+    }
+    write_json(directory / "sweep.json", about)
+    done = {run.id: len(read_metrics(directory / run.id)) for run in runs}
+    waiting = [run for run in runs if not (directory / run.id / "result.json").exists()]
+    console.print(f"{len(runs)} runs in {directory}, {len(runs) - len(waiting)} of them done", highlight=False)
+    place = Place(command.device, command.data_dir, command.tensorboard)
+    failed: dict[str, str] = {}
+    if waiting:
+        with Display(runs, command.workers, done, console) as display:
+            outcome = run_all(waiting, directory, workers=command.workers, place=place, listen=display.listen)
+        failed = {key: why for key, why in outcome.items() if why is not None}
+    show_report(directory, None)
+    if failed:
+        first = next(iter(failed))
+        trace = directory / first / "error.json"
+        shown = read_json(trace)["traceback"] if trace.exists() else failed[first]
+        raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the first one, {directory / first}:\n{shown}")
+
+
+def report(command: "cli.Report", words: str) -> None:
+    """Tables and figures of what is there."""
+    show_report(command.directory, command.layer)
+
+
+def show_report(directory: Path, layer: str | None) -> None:
+    """Print the tables and write the report."""
+    for table in tables(read_records(directory)):
+        console.print(to_rich(table))
+    path = write_report(directory, layer=layer)
+    console.print(f"\nreport: {path}", highlight=False, soft_wrap=True)
+
+
+def data(command: "cli.Data", words: str) -> None:
+    """List or fetch."""
+    if command.action == "fetch":
+        if command.name is None:
+            raise ValueError(f"which data set? rewire data fetch NAME, with NAME one of {', '.join(DATASETS)}")
+        choose("data set", command.name, DATASETS)
+        path = fetch(command.name)
+        console.print(f"{command.name} is in {path}" if path else f"{command.name} is embedded: nothing to fetch")
+        return
+    table = Table("name", "images", "classes", "shape", "download", "about")
+    for source in DATASETS.values():
+        size = f"{source.download / 1e6:,.0f} MB" if source.download else "embedded"
+        shape = "x".join(map(str, source.shape))
+        table.add_row(
+            source.name, f"{source.train:,} + {source.test:,}", str(source.classes), shape, size, source.about
+        )
+    console.print(table)
+
+
+def methods(command: "cli.Methods", words: str) -> None:
+    """The methods and their parts."""
+    table = Table("name", "density", "drop", "allocate", "grow", "what it does")
+    for name, function in METHODS.items():
+        method = function(density=0.03, every=100, until=1000)
+        about = " ".join((function.__doc__ or "").split("\n\n")[0].split())
+        parts = (repr(part).replace("Signal.", "") for part in (method.drop, method.allocate, method.grow))
+        table.add_row(name, type(method.density).__name__.lower(), *parts, about)
+    console.print(table)
+
+
+def runs(command: "cli.Runs", words: str) -> None:
+    """The state of every run."""
+    table = Table("run", "status", "epochs", "accuracy", "id")
+    records = read_records(command.directory)
+    for record in records:
+        accuracy = f"{record.metrics[-1]['accuracy']:.2%}" if record.metrics else ""
+        epochs = f"{len(record.metrics)}/{record.run.epochs}"
+        table.add_row(record.run.label, record.status, epochs, accuracy, record.run.id)
+    console.print(table)
+    counts = {status: sum(r.status == status for r in records) for status in ("done", "running", "failed", "waiting")}
+    console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
+
+
+def _refuse_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {name} cannot be used here ({reason}); cpu always can") from error
+
+
+RUN: dict[type, Callable[[Any, str], None]] = {
+    cli.Train: train,
+    cli.Sweep: sweep,
+    cli.Report: report,
+    cli.Data: data,
+    cli.Methods: methods,
+    cli.Runs: runs,
+}

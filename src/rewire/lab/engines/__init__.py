@@ -1,0 +1,1 @@
+"""How many runs are carried out: on this machine's processes, or elsewhere."""

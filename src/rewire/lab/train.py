@@ -1,0 +1,248 @@
+"""One training, from a ``Run`` to its folder of results. Interrupted and started again, it goes on bit for bit."""
+
+import shlex
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rewire.analysis.dead_units import count_units
+from rewire.analysis.flops import macs, positions
+from rewire.attach import sparsify
+from rewire.lab import checkpoints
+from rewire.lab.augment import batches, plain_batches, steps_per_epoch
+from rewire.lab.board import Board
+from rewire.lab.data import Dataset, load
+from rewire.lab.environment import environment
+from rewire.lab.models import build
+from rewire.lab.results import claim, read_json, write_json, write_metrics
+from rewire.lab.run import DENSE, Run
+from rewire.method import Method
+from rewire.methods import METHODS
+from rewire.parts.drop import Lowest
+from rewire.rewirer import Rewirer
+from rewire.select import find_layers
+from rewire.stores.flat import where_true
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is carried out: nothing here changes its numbers."""
+
+    device: str = "cpu"
+    data_dir: Path | None = None
+    tensorboard: bool = False
+
+
+def method_of(run: Run, steps: int) -> Method:
+    """The method of a run, with ``steps`` optimizer steps an epoch."""
+    options: dict[str, Any] = {} if run.fraction is None else {"fraction": run.fraction}
+    if run.method == "ggr":
+        options["growth"] = run.growth
+    every = run.every or steps
+    method = METHODS[run.method](
+        density=1 - run.sparsity,
+        every=every,
+        until=max(int(run.until * run.epochs * steps), every),
+        start=run.start if run.method != "gmp" else "dense",
+        **options,
+    )
+    return replace(method, drop=Lowest(scope="network")) if run.scope == "network" else method
+
+
+def learning_rate(run: Run, step: int, steps: int) -> float:
+    """The paper's: warm-up from zero over the first epochs, then a fifth at 30, 60 and 80 % of the training."""
+    if step < run.warmup * steps:
+        return run.lr * (step + 1) / (run.warmup * steps)
+    done = step / (run.epochs * steps)
+    return run.lr * 0.2 ** sum(done >= mark for mark in (0.3, 0.6, 0.8))
+
+
+class Trainer:
+    """The objects of one training, and how they are saved and loaded."""
+
+    def __init__(self, run: Run, place: Place) -> None:
+        self.run, self.place = run, place
+        self.data: Dataset = load(run.data, data_dir=place.data_dir, limit=run.limit)
+        self.device = torch.device(place.device)
+        model = build(run.model, classes=self.data.classes, image=self.data.image, width=run.width, seed=run.seed)
+        self.model: nn.Module = model.to(self.device)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay
+        )
+        self.steps = steps_per_epoch(len(self.data.train_labels), run.batch_size)
+        self.rewirer: Rewirer | None = None
+        if run.method != DENSE:
+            method = method_of(run, self.steps)
+            self.rewirer = sparsify(self.model, self.optimizer, method, store=run.store, init=run.init, seed=run.seed)
+        self.metrics: list[dict[str, Any]] = []
+        self.initial = self.nnz()
+
+    def nnz(self) -> dict[str, int]:
+        """Active weights of every layer."""
+        if self.rewirer is not None:
+            return {layer.name: layer.nnz for layer in self.rewirer.layers}
+        return {one.spec.name: one.spec.numel for one in find_layers(self.model)[0]}
+
+    def masks(self) -> dict[str, Tensor]:
+        """Which weights of every layer exist, as bytes."""
+        if self.rewirer is not None:
+            return {layer.name: layer.mask.to("cpu", torch.uint8).contiguous() for layer in self.rewirer.layers}
+        return {one.spec.name: torch.ones(one.spec.shape, dtype=torch.uint8) for one in find_layers(self.model)[0]}
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        return {
+            "run": self.run.to_dict(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rewirer": self.rewirer.state_dict() if self.rewirer is not None else None,
+            "metrics": self.metrics,
+            "initial": self.initial,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.rewirer is not None:
+            self.rewirer.load_state_dict(state["rewirer"])
+        self.metrics, self.initial = state["metrics"], state["initial"]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bfloat16 where the run asks for it."""
+        lower = self.run.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16) if lower else nullcontext()
+
+    def train_epoch(self, epoch: int, report: Report) -> float:
+        """One pass over the data; the mean loss."""
+        self.model.train()
+        total, seen = torch.zeros((), device=self.device), 0
+        feed = batches(
+            self.data.train_images,
+            self.data.train_labels,
+            size=self.run.batch_size,
+            seed=self.run.seed,
+            epoch=epoch,
+            mean=self.data.mean,
+            std=self.data.std,
+            augment=self.data.augment,
+            device=self.device,
+        )
+        for index, (x, y) in enumerate(feed):
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate(self.run, epoch * self.steps + index, self.steps)
+            with self.autocast():
+                loss = F.cross_entropy(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            total += loss.detach() * len(y)
+            seen += len(y)
+            report({"kind": "step", "epoch": epoch, "step": index + 1, "steps": self.steps})
+        return float(total) / seen
+
+    @torch.no_grad()
+    def accuracy(self) -> tuple[float, float]:
+        """Share of the test images that are classified rightly, and the mean loss."""
+        self.model.eval()
+        hits, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for x, y in plain_batches(
+            self.data.test_images,
+            self.data.test_labels,
+            size=500,
+            mean=self.data.mean,
+            std=self.data.std,
+            device=self.device,
+        ):
+            with self.autocast():
+                out = self.model(x)
+            hits += (out.argmax(1) == y).sum()
+            loss += F.cross_entropy(out.float(), y, reduction="sum")
+        count = len(self.data.test_labels)
+        return float(hits) / count, float(loss) / count
+
+
+def train(run: Run, folder: Path, place: Place | None = None, report: Report = lambda event: None) -> dict[str, Any]:
+    """Carry out a run, or the rest of it, and return its result. A finished run is not repeated."""
+    place = place or Place()
+    with claim(folder):
+        if (folder / "result.json").exists():
+            return read_json(folder / "result.json")
+        write_json(folder / "run.json", {"run": run.to_dict(), "id": run.id, "environment": environment(place.device)})
+        (folder / "error.json").unlink(missing_ok=True)
+        try:
+            return _train(run, folder, place, report)
+        except Exception:
+            write_json(folder / "error.json", {"traceback": traceback.format_exc()})
+            raise
+
+
+def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, Any]:
+    trainer = Trainer(run, place)
+    checkpoint = folder / "checkpoint.safetensors"
+    if checkpoint.exists():
+        trainer.load_state(checkpoints.load(checkpoint))
+    log = Board(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard else None
+    for epoch in range(len(trainer.metrics), run.epochs):
+        began = time.perf_counter()
+        loss = trainer.train_epoch(epoch, report)
+        accuracy, test_loss = trainer.accuracy()
+        line = {
+            "epoch": epoch + 1,
+            "loss": loss,
+            "accuracy": accuracy,
+            "test_loss": test_loss,
+            "lr": trainer.optimizer.param_groups[0]["lr"],
+            "seconds": time.perf_counter() - began,
+            "nnz": list(trainer.nnz().values()),
+        }
+        trainer.metrics.append(line)
+        checkpoints.save(checkpoint, trainer.state())
+        write_metrics(folder, trainer.metrics)
+        if log is not None:
+            log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
+        report({"kind": "epoch", **line})
+    result = outcome(trainer, place)
+    checkpoints.save_tensors(folder / "topology.safetensors", trainer.masks())
+    write_json(folder / "result.json", result)
+    return result
+
+
+def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
+    """What ``result.json`` holds."""
+    nnz, last = trainer.nnz(), trainer.metrics[-1]
+    specs = {one.spec.name: one.spec for one in find_layers(trainer.model)[0]}
+    used = {name: count_units(specs[name], where_true(mask.bool())) for name, mask in trainer.masks().items()}
+    applied = positions(trainer.model, torch.zeros(1, *trainer.data.image, device=trainer.device))
+    sizes = {name: spec.numel for name, spec in specs.items()}
+    sparse, dense = macs(nnz, applied), macs(sizes, applied)
+    history = trainer.rewirer.history if trainer.rewirer is not None else []
+    return {
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        "classes": trainer.data.classes,
+        "nnz": sum(nnz.values()),
+        "weights": sum(sizes.values()),
+        "density": sum(nnz.values()) / sum(sizes.values()),
+        "layers": [
+            {"name": name, "shape": list(specs[name].shape), "nnz": nnz[name], "initial_nnz": trainer.initial[name]}
+            | asdict(used[name])
+            for name in nnz
+        ],
+        "flops": {"inference": sparse, "dense": dense, "ratio": sparse / dense},
+        "rewirings": [asdict(one) for one in history],
+        "steps_per_epoch": trainer.steps,
+        "seconds": sum(line["seconds"] for line in trainer.metrics),
+        "environment": environment(place.device),
+        "command": shlex.join(["rewire", "train", *trainer.run.arguments()]),
+    }

@@ -18,7 +18,9 @@ from rich.text import Text
 
 from rewire.lab.figures import DARK, Picture, pictures, save, to_svg
 from rewire.lab.results import Record, Status, atomically, read_records
-from rewire.lab.tables import Cell, Table, distinct, tables
+from rewire.lab.tables import Cell, Heads, Table, distinct, tables
+
+Sweeps = list[dict[str, Any]]  # contents of sweep.json
 
 CIRCLED, COLOURS = {1: " ①", 2: " ②", 3: " ③"}, {1: "bold green", 2: "cyan", 3: "yellow"}
 EMPHASIS = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}", 3: r"\textit{{{}}}"}
@@ -41,8 +43,9 @@ li,dd{overflow-wrap:anywhere}
 figcaption{max-width:46rem;margin:.7rem 0 0}
 .chips{display:flex;flex-wrap:wrap;gap:.5rem;list-style:none;margin:1.25rem 0 2rem;padding:0}
 .chips li{background:var(--card);border:1px solid var(--line);border-radius:99px;padding:.2rem .9rem;font-size:.875rem}
-.chips .none{opacity:.6}
-nav ul{margin:0;padding:0;list-style:none;columns:2 17rem;font-size:.9rem;line-height:1.9}
+.chips .n0{opacity:.6}
+nav ul{margin:0;padding:0;list-style:none;columns:2 17rem;font-size:.9rem;line-height:1.45}
+nav li{padding:.16rem 0}
 a{color:inherit;text-decoration-color:rgba(var(--mark),.55);text-underline-offset:.22em}
 a:hover{text-decoration-color:currentColor}
 .begun{padding-left:1.1rem;margin:.3rem 0 2rem;font-size:.9rem}
@@ -74,7 +77,7 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:10px;paddi
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.8rem 0}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;font-size:.9rem;margin:.5rem 0}
 dd{margin:0}
-@media(max-width:30rem){main{padding:1.5rem .9rem 3rem}h1{font-size:1.55rem}.stub{padding:.3rem .7rem}}
+@media(max-width:30rem){main{padding:1.5rem .9rem 3rem}h1{font-size:1.55rem}.stub,.block{padding-left:.7rem}}
 @media print{body{background:#fff}.scroll{overflow:visible}}
 @media(prefers-color-scheme:dark){
 :root{--bg:#11151b;--card:#181e26;--ink:#e2e6ec;--soft:#9aa4b2;--line:#2b333f;--mark:255,127,69;SHADES}
@@ -108,7 +111,7 @@ def to_markdown(table: Table) -> str:
     lines = [[*table.stubs, *(f"{group} {name}" for group, name in table.columns)]]
     lines += [["---"] * len(table.stubs) + ["--:"] * len(table.columns)]
     for heads, cells in table.rows:
-        lines.append([*heads, *(shown(cell) + CIRCLED.get(cell.rank or 0, "") for cell in _flat(cells))])
+        lines.append([*heads, *(shown(cell, _usual(table)) + CIRCLED.get(cell.rank or 0, "") for cell in _flat(cells))])
     body = "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
     return f"**{table.title}**\n\n{body}\n\n{table.caption} ① ② ③: {RANKS}.\n"
 
@@ -119,7 +122,8 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*table.stubs, "group", "column", "text", "mean", "std", "n", "failed", "rank", "values", "note"])
     for heads, cells in table.rows:
-        for cell, (group, name) in zip(cells, table.columns if len(cells) > 1 else [("", "all")], strict=True):
+        columns = table.columns if len(cells) == len(table.columns) else [("", "all")]
+        for cell, (group, name) in zip(cells, columns, strict=True):
             values = " ".join(f"{value:.6g}" for value in cell.values)
             known = [cell.text, cell.mean, cell.std, cell.n, cell.failed, cell.rank, values, cell.note]
             writer.writerow([*heads, group, name, *known])
@@ -136,25 +140,15 @@ def to_latex(table: Table) -> str:
         rules, at = rules + rf"\cmidrule(lr){{{at}-{at + count - 1}}}", at + count
     headings = [*table.stubs, *(name for _, name in table.columns)]
     lines += [" & ".join(groups) + r" \\", rules, " & ".join(map(tex, headings)) + r" \\"]
-    for _, block in groupby(table.rows, lambda row: row[0][:-1]):
-        lines.append(r"\midrule")
-        for i, (heads, cells) in enumerate(block):
-            told = heads if i == 0 else ("",) * (stubs - 1) + heads[-1:]
-            values = [EMPHASIS.get(cell.rank or 0, "{}").format(tex(shown(cell))) for cell in cells]
-            values = [
-                rf"\multicolumn{{{c.span}}}{{c}}{{{v}}}" if c.span > 1 else v
-                for c, v in zip(cells, values, strict=True)
-            ]
-            lines.append(" & ".join([*map(tex, told), *values]) + r" \\")
+    for first, heads, cells in _lines(table):
+        lines += [r"\midrule"] * first
+        values = [EMPHASIS.get(cell.rank or 0, "{}").format(tex(shown(cell, _usual(table)))) for cell in cells]
+        wide = [rf"\multicolumn{{{cell.span}}}{{c}}" if cell.span > 1 else "" for cell in cells]
+        texts = (f"{span}{{{value}}}" if span else value for span, value in zip(wide, values, strict=True))
+        lines.append(" & ".join([*map(tex, heads), *texts]) + r" \\")
     caption = tex(f"{table.title}. {table.caption} Bold, underlined, italic: {RANKS}.")
-    lines += [
-        r"\bottomrule",
-        r"\end{tabular}",
-        rf"\caption{{{caption}}}",
-        rf"\label{{tab:{table.name}}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.name}}}"]
+    return "\n".join([*lines, r"\end{table}", ""])
 
 
 def to_rich(table: Table) -> RichTable:
@@ -165,12 +159,12 @@ def to_rich(table: Table) -> RichTable:
     for group, name in table.columns:
         made.add_column(Text(f"{group}\n{name}"), justify="right")
     narrow = len(table.columns) <= 6  # more columns leave no room for the spread
-    for _, block in groupby(table.rows, lambda row: row[0][:-1]):
-        for i, (heads, cells) in enumerate(block):
-            told = heads if i == 0 else ("",) * (len(heads) - 1) + heads[-1:]
-            texts = [(shown(cell) if narrow else cell.text, COLOURS.get(cell.rank or 0, "")) for cell in _flat(cells)]
-            made.add_row(*told, *(Text(*text) for text in texts))
-        made.add_section()
+    for first, heads, cells in _lines(table):
+        if first:
+            made.add_section()
+        texts = [shown(cell, _usual(table)) if narrow else cell.text for cell in _flat(cells)]
+        styles = [COLOURS.get(cell.rank or 0, "") for cell in _flat(cells)]
+        made.add_row(*heads, *map(Text, texts, styles))
     return made
 
 
@@ -181,10 +175,8 @@ def to_html(table: Table) -> str:
     names = "".join(f"<th>{escape(name)}</th>" for _, name in table.columns)
     body = ""
     for heads, block in groupby(table.rows, lambda row: row[0][:-1]):
-        name = escape(", ".join(heads))
-        head = (
-            f'<tr><th class="block" colspan="{1 + len(table.columns)}"><span>{name}</span></th></tr>' if heads else ""
-        )
+        name, width = escape(", ".join(heads)), 1 + len(table.columns)
+        head = f'<tr><th class="block" colspan="{width}"><span>{name}</span></th></tr>' if heads else ""
         rows = (f'<tr><th class="stub">{escape(row[-1])}</th>{_cells(table, cells)}</tr>' for row, cells in block)
         body += f"<tbody>{head}{''.join(rows)}</tbody>"
     key = "".join(f'<span class="v r{rank}">{word}</span>' for rank, word in ((1, "best"), (2, "second"), (3, "third")))
@@ -193,9 +185,7 @@ def to_html(table: Table) -> str:
     return _section(table, table_, key, ("csv", "md", "tex"))
 
 
-def page(
-    title: str, records: list[Record], sweeps: list[dict[str, Any]], made: list[Table], drawn: list[Picture]
-) -> str:
+def page(title: str, records: list[Record], sweeps: Sweeps, made: list[Table], drawn: list[Picture]) -> str:
     """The whole report, with nothing that has to be fetched."""
     shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in DARK.items())
     parts: list[Table | Picture] = [*made, *drawn]
@@ -231,34 +221,30 @@ def _cells(table: Table, cells: Iterable[Cell]) -> str:
     for cell in cells:
         new = at == 0 or table.columns[at][0] != table.columns[at - 1][0]
         kind = " ".join(["new"] * new + ["wide"] * (cell.span > 1) + ["off"] * (cell.mean is None))
-        small = escape(shown(cell).removeprefix(cell.text).strip())
+        small = escape(shown(cell, _usual(table)).removeprefix(cell.text).strip())
         text += f'<td class="{kind}" colspan="{cell.span}" title="{escape(cell.note)}"><span class="v r{cell.rank}">'
         text += f"{escape(cell.text)}</span><small>{small}</small></td>"
         at += cell.span
     return text
 
 
-def _status(records: list[Record], sweeps: list[dict[str, Any]]) -> str:
+def _status(records: list[Record], sweeps: Sweeps) -> str:
     """How many runs are done and not, and what is known about those that began."""
     once = distinct(records)
     counts = Counter(record.status for record in once)
     planned = {name for sweep in sweeps for name in sweep["runs"]} - {record.run.id for record in records}
     counts["waiting"] += len(planned)
-    chips = "".join(
-        f'<li class="{"" if counts[name] else "none"}"><b>{counts[name]}</b> {name}</li>' for name in STATES
-    )
+    chips = "".join(f'<li class="n{min(counts[name], 1)}"><b>{counts[name]}</b> {name}</li>' for name in STATES)
     begun = [one for one in once if one.status in ("running", "failed") or (one.status == "waiting" and one.metrics)]
     items = ""
     for one in begun:
         last = f", epoch {one.metrics[-1]['epoch']} of {one.run.epochs}" if one.metrics else ""
-        error = (
-            f"<br><code>{escape(one.error.strip().splitlines()[-1])}</code>" if one.error and one.error.strip() else ""
-        )
+        error = "".join(f"<br><code>{escape(line)}</code>" for line in (one.error or "").strip().splitlines()[-1:])
         items += f"<li>{escape(one.run.label)} <span class='soft'>{one.status}{last}</span>{error}</li>"
     return f'<ul class="chips">{chips}</ul>' + (f'<p>Not finished:</p><ul class="begun">{items}</ul>' if items else "")
 
 
-def _origin(records: list[Record], sweeps: list[dict[str, Any]]) -> str:
+def _origin(records: list[Record], sweeps: Sweeps) -> str:
     """The commands and the machines, each with the number of runs that it made."""
     results = [record.result for record in records if record.result]
     commands = dict.fromkeys(str(result["command"]) for result in results)
@@ -279,10 +265,16 @@ def _origin(records: list[Record], sweeps: list[dict[str, Any]]) -> str:
     return text
 
 
-def shown(cell: Cell) -> str:
-    """The number with its spread and, where some seeds failed, how many: ``84.00 ± 1.41 †1``."""
+def shown(cell: Cell, usual: int = 0) -> str:
+    """The number, its spread, how many seeds failed, and n unless it is the usual one: ``84.00 ± 1.41 †1 (n=2)``."""
     spread = f" ± {cell.spread}" if cell.spread else ""
-    return cell.text + spread + (f" †{cell.failed}" if cell.failed and cell.n else "")
+    failed = f" †{cell.failed}" if cell.failed and cell.n else ""
+    return cell.text + spread + failed + (f" (n={cell.n})" if usual and cell.n not in (0, usual) else "")
+
+
+def _usual(table: Table) -> int:
+    """The number of seeds that most cells have."""
+    return max(counts := [cell.n for _, cells in table.rows for cell in cells if cell.n] or [0], key=counts.count)
 
 
 def tex(text: str) -> str:
@@ -292,6 +284,13 @@ def tex(text: str) -> str:
 
 def _groups(table: Table) -> list[tuple[str, int]]:
     return [(name, len(list(below))) for name, below in groupby(group for group, _ in table.columns)]
+
+
+def _lines(table: Table) -> Iterable[tuple[bool, Heads, tuple[Cell, ...]]]:
+    """The rows: whether a block begins, the headings with those told above left out, the cells."""
+    for _, block in groupby(table.rows, lambda row: row[0][:-1]):
+        for i, (heads, cells) in enumerate(block):
+            yield i == 0, heads if i == 0 else ("",) * (len(heads) - 1) + heads[-1:], cells
 
 
 def _flat(cells: Iterable[Cell]) -> list[Cell]:

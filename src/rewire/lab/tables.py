@@ -27,9 +27,8 @@ METHODS = {DENSE: "Dense", "static": "Static", "gmp": "GMP", "granet": "GraNet",
 METHODS |= {"set": "SET", "rigl": "RigL", "set_rigl": "SET+RigL", "dsr": "DSR"}
 GROWN = {"random": "GGR SET", "gradient": "GGR RigL", "mix": "GGR"}
 STARTS = {"erk": "ERK", "uniform": "uni", "connected-erk": "conn. ERK", "connected-uniform": "conn. uni"}
-# Table 3, and what only Table 3 has.
 BLOCKS = {"SET": "in place", "RigL": "in place", "SET+RigL": "in place"} | dict.fromkeys(GROWN.values(), "global")
-ABLATION = ("SET+RigL", "GGR SET", "GGR RigL")
+ABLATION = ("SET+RigL", "GGR SET", "GGR RigL")  # what only Table 3 has
 MEASURES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], float]]] = {
     "Empty neurons [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_neurons") / _sum(layers, "neurons")),
     "Empty inputs [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_inputs") / _sum(layers, "inputs")),
@@ -188,10 +187,9 @@ def table_drop(records: Iterable[Record]) -> list[Table]:
     return _grids("drop", "Local against global removal on {}", about, used, lambda e: f"{e.method}, by {e.scope}")
 
 
-def tables(records: Iterable[Record]) -> list[Table]:
+def tables(records: Sequence[Record]) -> list[Table]:
     """Every table that these records have something for."""
-    known = list(records)
-    made = [table for make in (table1, table2, table3, table4, table_drop) for table in make(known)]
+    made = [table for make in (table1, table2, table3, table4, table_drop) for table in make(records)]
     return [table for table in made if any(cell.text != EMPTY for _, cells in table.rows for cell in cells)]
 
 

@@ -9,13 +9,13 @@ from rewire.lab.run import DENSE, Run
 STARTS = ("erk", "uniform")
 SPARSITIES = (0.9, 0.97, 0.99)
 
-_DIGITS = Run(data="digits", model="vgg-small", width=0.5, epochs=12, batch_size=64)
+_DIGITS = Run(data="digits", model="vgg-small", epochs=12, batch_size=64)
 _LAPTOP = Run(data="cifar100", model="resnet-18", width=0.25, epochs=12, limit=10_000)
 _CIFAR = Run(data="cifar100", model="resnet-18", epochs=100)
 _TINY = Run(data="tiny-imagenet", model="vgg16", epochs=200)
 
 NETWORKS = {
-    "demo": [_DIGITS, replace(_DIGITS, model="mlp", width=1.0)],
+    "demo": [_DIGITS, replace(_DIGITS, model="mlp")],
     "laptop": [replace(_LAPTOP, model="mobilenet-v2", width=0.5), _LAPTOP],
     "paper": [
         replace(_CIFAR, model="mobilenet-v2"),

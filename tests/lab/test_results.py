@@ -1,0 +1,130 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rewire.lab import checkpoints
+from rewire.lab.results import (
+    UNFINISHED,
+    BusyError,
+    atomically,
+    claim,
+    read_record,
+    read_records,
+    write_json,
+    write_metrics,
+    write_with,
+)
+from rewire.lab.run import Run
+
+
+def folder_of(tmp_path, **files):
+    run = Run()
+    write_json(tmp_path / run.id / "run.json", {"run": run.to_dict()})
+    for name, content in files.items():
+        write_json(tmp_path / run.id / f"{name}.json", content)
+    return tmp_path / run.id
+
+
+def test_a_file_appears_when_it_is_complete_or_not_at_all(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(RuntimeError), atomically(target) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    with pytest.raises(RuntimeError):
+        write_with(target, lambda name: (_ for _ in ()).throw(RuntimeError()))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_state_of_a_run(tmp_path):
+    folder = folder_of(tmp_path)
+    assert read_record(folder).status == "waiting"
+    with claim(folder):
+        assert read_record(folder).status == "running"
+    write_json(folder / "error.json", {"traceback": "Boom"})
+    assert read_record(folder).status == "failed"
+    write_json(folder / "result.json", {"accuracy": 0.5})
+    record = read_record(folder)
+    assert record.status == "done"
+    assert record.result == {"accuracy": 0.5}
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path):
+    with claim(tmp_path / "run"), pytest.raises(BusyError, match="another process works on"), claim(tmp_path / "run"):
+        pass
+    with claim(tmp_path / "run"):
+        pass
+
+
+def test_a_killed_process_leaves_no_lock_and_its_half_files_are_removed(tmp_path):
+    code = f"""
+import os, signal
+from pathlib import Path
+from rewire.lab.results import atomically, claim
+with claim(Path({str(tmp_path)!r})), atomically(Path({str(tmp_path / "result.json")!r})) as file:
+    file.write(b"half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert any(name.startswith(UNFINISHED) for name in os.listdir(tmp_path))
+    with claim(tmp_path):
+        assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_folders_that_hold_no_runs(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder of results: it does not exist"):
+        read_records(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="holds no runs"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", ""])
+def test_a_damaged_file_is_named(tmp_path, content):
+    folder = folder_of(tmp_path)
+    (folder / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=r"result.json .*remove its folder"):
+        read_record(folder)
+
+
+def test_metrics_are_json_lines(tmp_path):
+    folder = folder_of(tmp_path)
+    write_metrics(folder, [{"epoch": 1}, {"epoch": 2}])
+    assert [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] == [{"epoch": 1}, {"epoch": 2}]
+    assert read_record(folder).metrics == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_checkpoints_keep_trees_of_tensors_and_plain_values(tmp_path):
+    shared = torch.randn(2, 3)
+    tree = {
+        "a": [shared, shared.t(), None, True, 0.1],
+        3: ("x", {0: torch.tensor(7), "mask": torch.tensor([True, False])}),
+        "empty": {},
+        "bf16": torch.ones(2, dtype=torch.bfloat16),
+    }
+    checkpoints.save(tmp_path / "c.safetensors", tree)
+    again = checkpoints.load(tmp_path / "c.safetensors")
+    assert torch.equal(again["a"][1], shared.t())
+    assert again["a"][2:] == [None, True, 0.1]
+    assert isinstance(again[3], tuple)
+    assert again[3][1][0].item() == 7
+    assert again[3][1]["mask"].tolist() == [True, False]
+    assert again["empty"] == {}
+    assert again["bf16"].dtype == torch.bfloat16
+
+
+def test_damaged_checkpoints_are_refused_and_run_nothing(tmp_path):
+    path = tmp_path / "c.safetensors"
+    checkpoints.save(path, {"a": torch.ones(3)})
+    whole = path.read_bytes()
+    for content in (whole[:-4], whole[:10], b"", b"\x80\x04cos\nsystem\n", b"{}" * 50):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a checkpoint of a run"):
+            checkpoints.load(path)
+    with pytest.raises(TypeError, match="cannot hold set"):
+        checkpoints.save(path, {"a": {1}})

@@ -1,0 +1,103 @@
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from rewire.lab import cli
+from rewire.lab.experiments import EXPERIMENTS, runs_of
+from rewire.lab.run import Run
+
+
+def test_the_id_names_the_content():
+    assert Run().id == Run(method="ggr").id
+    assert len({Run(seed=0).id, Run(seed=1).id, Run(sparsity=0.9).id, Run(lr=0.2).id}) == 4
+    assert len(Run().id) == 12
+
+
+def test_a_run_survives_json():
+    run = Run(method="rigl", every=7, fraction=0.3, init="fan_in")
+    again = Run.from_dict(json.loads(json.dumps(run.to_dict())))
+    assert again == run
+    assert again.id == run.id
+
+
+def test_a_run_survives_the_command_line():
+    run = Run(method="rigl", every=7, fraction=0.3, init="fan_in", batch_size=32, seed=4)
+    words = shlex.split(shlex.join(["train", *run.arguments()]))
+    assert cli.parse(cli.Train, words).run == run
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "cifar10"}, "unknown data set 'cifar10'. Did you mean 'cifar100'"),
+        ({"model": "resnet18"}, "unknown network 'resnet18'. Did you mean 'resnet-18'"),
+        ({"method": "grg"}, "unknown method 'grg'. Did you mean 'ggr'"),
+        ({"start": "unifrom"}, "unknown start 'unifrom'. Did you mean 'uniform'"),
+        ({"growth": "mixed"}, "unknown growth 'mixed'. Did you mean 'mix'"),
+        ({"store": "maskd"}, "unknown store 'maskd'"),
+        ({"precision": "float8"}, "unknown precision 'float8'. Did you mean 'float32'"),
+        ({"init": "xavier"}, "unknown init 'xavier'"),
+        ({"sparsity": 1.5}, r"sparsity is the share of weights that do not exist, in \[0, 1\), not 1.5"),
+        ({"sparsity": 1.0}, "sparsity is the share"),
+        ({"epochs": 0}, "epochs must be greater than 0, not 0"),
+        ({"batch_size": -1}, "batch_size must be greater than 0"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(ValueError, match=message):
+        Run(**change)
+
+
+def test_unknown_fields_are_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="a run has no field 'sparcity'. Did you mean 'sparsity'"):
+        Run.from_dict({"sparcity": 0.9})
+
+
+@pytest.mark.parametrize("scale", ["demo", "laptop", "paper"])
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_experiments_are_runs_without_repetition(name, scale):
+    runs = runs_of(name, scale)
+    assert len({run.id for run in runs}) == len(runs) > 0
+
+
+def test_the_demo_is_what_it_says():
+    runs = runs_of("demo", "demo")
+    combinations = {(r.method, r.sparsity, r.start, r.seed) for r in runs if r.method != "dense"}
+    expected = {
+        (m, s, start, seed)
+        for m in ("ggr", "set", "rigl", "dsr")
+        for s in (0.97, 0.99)
+        for start in ("erk", "uniform")
+        for seed in (0, 1)
+    }
+    assert combinations == expected
+    assert sum(r.method == "dense" for r in runs) == 2
+
+
+def test_the_paper_is_as_published():
+    runs = runs_of("table1", "paper")
+    assert {(r.data, r.model, r.epochs) for r in runs} == {
+        ("cifar100", "mobilenet-v2", 100),
+        ("cifar100", "resnet-18", 100),
+        ("tiny-imagenet", "mobilenet-v2", 200),
+        ("tiny-imagenet", "vgg16", 200),
+    }
+    recipe = {(r.lr, r.momentum, r.weight_decay, r.batch_size, r.warmup, r.width, r.limit) for r in runs}
+    assert recipe == {(0.1, 0.9, 5e-4, 128, 1, 1.0, None)}
+
+
+def test_unknown_experiment():
+    with pytest.raises(ValueError, match="unknown experiment 'table2'. Did you mean 'table"):
+        runs_of("table2", "demo")
+    with pytest.raises(ValueError, match="unknown scale 'huge'"):
+        runs_of("table1", "huge")
+
+
+def test_every_field_is_explained_on_the_command_line(capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(cli.Train, ["train", "--help"])
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(Run):
+        assert f"--{field.name.replace('_', '-')}" in text

@@ -1,0 +1,149 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import rewire
+from rewire.lab import checkpoints
+from rewire.lab.run import Run
+from rewire.lab.train import Place, Trainer, learning_rate, method_of, train
+
+QUICK = Run(model="mlp", epochs=3, batch_size=64, limit=300)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(epochs):
+    def report(event):
+        if event["kind"] == "epoch" and event["epoch"] == epochs:
+            raise StoppedError
+
+    return report
+
+
+def test_a_run_leaves_its_results(tmp_path):
+    result = train(QUICK, tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "run.json",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "topology.safetensors",
+        "result.json",
+        "lock",
+    }
+    assert result == json.loads((tmp_path / "result.json").read_text())
+    assert result["nnz"] == round(0.03 * result["weights"]) == sum(layer["nnz"] for layer in result["layers"])
+    assert 0 < result["flops"]["ratio"] < 0.2
+    assert result["steps_per_epoch"] == 5
+    assert [one["step"] for one in result["rewirings"]] == [5]
+    assert [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+
+
+def test_a_finished_run_is_not_repeated(tmp_path):
+    first = train(QUICK, tmp_path)
+    events = []
+    assert train(QUICK, tmp_path, report=events.append) == first
+    assert events == []
+
+
+@pytest.mark.parametrize("method", ["ggr", "dsr", "snfs", "dense"])
+def test_interrupted_and_resumed_is_bit_identical(tmp_path, method):
+    run = replace(QUICK, method=method, model="vgg-small", width=0.25)
+    train(run, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", report=stop_after(1))
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", report=stop_after(2))
+    assert "StoppedError" in json.loads((tmp_path / "parts" / "error.json").read_text())["traceback"]
+    train(run, tmp_path / "parts")
+    assert not (tmp_path / "parts" / "error.json").exists()
+    a, b = (checkpoints.load(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+    states = [tree["optimizer"]["state"] for tree in (a, b)]
+    assert all(torch.equal(states[0][i]["momentum_buffer"], states[1][i]["momentum_buffer"]) for i in states[0])
+    assert [line["accuracy"] for line in a["metrics"]] == [line["accuracy"] for line in b["metrics"]]
+    assert [line["loss"] for line in a["metrics"]] == [line["loss"] for line in b["metrics"]]
+
+
+def test_the_same_seed_gives_the_same_and_another_another(tmp_path):
+    losses = [train(run, tmp_path / str(i))["loss"] for i, run in enumerate((QUICK, QUICK, replace(QUICK, seed=1)))]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_recipe_of_the_paper():
+    run = Run(epochs=200)
+    steps = 10
+    assert learning_rate(run, 0, steps) == pytest.approx(0.01)  # the first of ten warm-up steps
+    assert learning_rate(run, 9, steps) == pytest.approx(0.1)
+    at_epoch = [learning_rate(run, epoch * steps, steps) for epoch in (59, 60, 119, 120, 159, 160, 199)]
+    assert at_epoch == pytest.approx([0.1, 0.02, 0.02, 0.004, 0.004, 0.0008, 0.0008])
+    method = method_of(run, steps)
+    assert method.schedule(10) == pytest.approx(0.1)  # the beginning of epoch 1
+    assert method.schedule(1000) == pytest.approx(0.0)  # half of the training
+    assert method.schedule(1010) is None
+
+
+def test_options_reach_the_method():
+    run = Run(method="ggr", growth="random", scope="network", fraction=0.3, every=7, sparsity=0.9)
+    method = method_of(run, 10)
+    assert method.grow == rewire.AtRandom()
+    assert method.drop == rewire.Lowest(scope="network")
+    assert method.schedule(7) == pytest.approx(0.3)
+    assert method.density(0) == pytest.approx(0.1)
+    assert method_of(Run(method="gmp"), 10).density(0) == 1.0
+
+
+@pytest.mark.parametrize("method", list(rewire.METHODS))
+def test_every_method_trains(tmp_path, method):
+    result = train(replace(QUICK, method=method, epochs=2, sparsity=0.9), tmp_path)
+    assert result["density"] == pytest.approx(0.1, abs=1e-4)
+
+
+def test_bfloat16(tmp_path):
+    assert train(replace(QUICK, precision="bfloat16", epochs=1), tmp_path)["loss"] > 0
+
+
+def test_it_learns():
+    trainer = Trainer(replace(QUICK, sparsity=0.8, limit=None, start="connected-erk", init="fan_in"), Place())
+    before, _ = trainer.accuracy()
+    for epoch in range(3):
+        trainer.train_epoch(epoch, lambda event: None)
+    after, _ = trainer.accuracy()
+    assert before < 0.3
+    assert after > 0.8
+
+
+def test_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = replace(QUICK, epochs=2)
+    train(run, tmp_path, Place(tensorboard=True))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {"loss", "accuracy", "lr"} <= set(events.Tags()["scalars"])
+    assert [point.step for point in events.Scalars("accuracy")] == [1, 2]
+    assert any(tag.startswith("density/") for tag in events.Tags()["scalars"])
+
+
+def test_a_missing_data_set_is_explained(tmp_path):
+    with pytest.raises(FileNotFoundError, match="rewire data fetch cifar100|cifar100"):
+        train(Run(data="cifar100", model="mlp"), tmp_path / "run", Place(data_dir=tmp_path))
+
+
+@pytest.mark.skipif("REWIRE_DATA" not in os.environ, reason="REWIRE_DATA is not set: no real data here")
+def test_real_cifar100(tmp_path):
+    run = Run(data="cifar100", model="resnet-18", width=0.125, epochs=2, limit=1500, sparsity=0.9, batch_size=50, every=10)
+    place = Place(data_dir=Path(os.environ["REWIRE_DATA"]))
+    result = train(run, tmp_path / "whole", place)
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1]["loss"] < lines[0]["loss"] < 4.8
+    assert result["nnz"] == round(0.1 * result["weights"])
+    assert {sum(line["nnz"]) for line in lines} == {result["nnz"]}
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", place, report=stop_after(1))
+    assert train(run, tmp_path / "parts", place)["loss"] == result["loss"]

@@ -62,7 +62,8 @@ def test_resume_in_a_new_process_is_bit_identical(tmp_path, chunk):
         torch.save(snapshot(model, optimizer, rewirer), tmp_path / f"{name}.pt")
         train(model, optimizer, END - STOP, begin=STOP, shape=SHAPE)
         expected[name] = snapshot(model, optimizer, rewirer)
-    code = f"from tests.test_checkpoint import resume\nfor n in {names}: resume(n, f'{tmp_path}/{{n}}.pt', f'{tmp_path}/{{n}}.out')"
+    each = f"resume(name, f'{tmp_path}/{{name}}.pt', f'{tmp_path}/{{name}}.out')"
+    code = f"from tests.test_checkpoint import resume\nfor name in {names}: {each}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     for name in names:
         assert_identical(torch.load(tmp_path / f"{name}.out", weights_only=True), expected[name])
@@ -83,7 +84,7 @@ def test_resume_at_any_step(stop):
 
 
 def test_a_rewiring_that_was_put_off_is_remembered():
-    model, optimizer, rewirer = build("rigl")
+    rewirer = build("rigl")[2]
     rewirer.due = 5
     other = build("rigl")[2]
     other.load_state_dict(rewirer.state_dict())

@@ -15,7 +15,8 @@ def nearest(name: object, known: Iterable[str]) -> str:
     >>> nearest("resnet", ["ggr", "set"])
     ''
     """
-    close = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+    typed, names = str(name).lower(), list(known)
+    close = difflib.get_close_matches(typed, names, n=1) or [one for one in names if len(typed) > 2 and typed in one]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -51,7 +51,7 @@ def test_bad_input(change, message):
 
 
 def test_unknown_fields_are_refused_with_the_nearest():
-    with pytest.raises(ValueError, match="a run has no field 'sparcity'. Did you mean 'sparsity'"):
+    with pytest.raises(ValueError, match=r"a run has no field 'sparcity'\. Did you mean 'sparsity'"):
         Run.from_dict({"sparcity": 0.9})
 
 
@@ -89,7 +89,7 @@ def test_the_paper_is_as_published():
 
 
 def test_unknown_experiment():
-    with pytest.raises(ValueError, match="unknown experiment 'table2'. Did you mean 'table"):
+    with pytest.raises(ValueError, match=r"unknown experiment 'table2'\. Did you mean 'table"):
         runs_of("table2", "demo")
     with pytest.raises(ValueError, match="unknown scale 'huge'"):
         runs_of("table1", "huge")

@@ -131,13 +131,15 @@ def test_tensorboard(tmp_path):
 
 
 def test_a_missing_data_set_is_explained(tmp_path):
-    with pytest.raises(FileNotFoundError, match="rewire data fetch cifar100|cifar100"):
+    with pytest.raises(FileNotFoundError, match=r"cifar-100-binary|cifar100"):
         train(Run(data="cifar100", model="mlp"), tmp_path / "run", Place(data_dir=tmp_path))
 
 
 @pytest.mark.skipif("REWIRE_DATA" not in os.environ, reason="REWIRE_DATA is not set: no real data here")
 def test_real_cifar100(tmp_path):
-    run = Run(data="cifar100", model="resnet-18", width=0.125, epochs=2, limit=1500, sparsity=0.9, batch_size=50, every=10)
+    run = Run(
+        data="cifar100", model="resnet-18", width=0.125, epochs=2, limit=1500, sparsity=0.9, batch_size=50, every=10
+    )
     place = Place(data_dir=Path(os.environ["REWIRE_DATA"]))
     result = train(run, tmp_path / "whole", place)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]

@@ -30,7 +30,7 @@ def test_global_top_counts_the_layers_share_of_the_strongest():
         ListLayer([1.0, 1.0, _, _, _], grad=[9, 8, 7, 6, 2]),
         ListLayer([1.0, _, _], grad=[0, 3, 4]),
     ]
-    # The second layer drops position 1, whose gradient is 8. Candidates: 5 1 0 | 8 7 6 2 | 3 4. Five largest: 8 7 6 5 4.
+    # The second layer drops position 1, whose gradient is 8. Candidates: 5 1 0 | 8 7 6 2 | 3 4; largest: 8 7 6 5 4.
     assert allocate(GlobalTop(), layers, [[], [1], []], 5) == [1, 3, 1]
 
 

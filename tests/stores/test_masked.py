@@ -28,7 +28,7 @@ def test_gradients_of_inactive_weights_are_cleared_as_they_are_accumulated():
 
 
 def test_not_a_number_at_an_inactive_position_is_cleared_too():
-    model, optimizer, rewirer = sparse()
+    _model, optimizer, rewirer = sparse()
     layer = rewirer.layers[0]
     layer.parameter.grad = torch.full(layer.shape, float("nan")).where(~layer.mask, torch.ones(layer.shape))
     optimizer.step()
@@ -127,7 +127,7 @@ def test_state_that_existed_before_is_zero_where_no_weight_is():
 
 
 def test_reading_signals():
-    model, _optimizer, rewirer = sparse(method=rewire.snfs(density=0.3, every=5, until=100))
+    _model, _optimizer, rewirer = sparse(method=rewire.snfs(density=0.3, every=5, until=100))
     layer = rewirer.layers[0]
     with torch.no_grad():
         layer.parameter.mul_(-1)

@@ -138,7 +138,7 @@ def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
         for method, group in _by_method(own).items():
             _curve(axes, method, group)
         axes.set_title(f"s={sparsity:g}, {STARTS.get(start, start)}")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
     legend = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(legend.values()), list(legend), loc="outside upper center", ncols=8, columnspacing=1.2)
     return figure
@@ -172,7 +172,7 @@ def _pictures(data: str, network: str, group: list[Entry], layer: str | None) ->
             names = _layer_names(group)
             chosen = layer if layer in names else names[min(2, len(names) - 1)]
             about = f"White: active weights. Outputs down, inputs across, each kernel a tile. First seed. {column}"
-            title = f"Figure 3: masks of {chosen}, {where}"
+            title = f"Figure 3: masks of layer {chosen}, {where}"
             yield Picture(f"masks-{slug}", title, about, masks(records, chosen))
         about = f"Density of every layer after each epoch, from the start, mean of the seeds. {column}"
         yield Picture(f"density-{slug}", f"Density over time, {where}", about, density_over_time(records))

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from rewire.lab.figures import DARK, Picture, pictures, save, to_svg
-from rewire.lab.results import Record, Status, atomically, read_records
+from rewire.lab.results import Record, Status, atomically, read_json, read_records
 from rewire.lab.tables import Cell, Heads, Table, distinct, tables
 
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
@@ -46,6 +46,7 @@ figcaption{max-width:46rem;margin:.7rem 0 0}
 .chips .n0{opacity:.6}
 nav ul{margin:0;padding:0;list-style:none;columns:2 17rem;font-size:.9rem;line-height:1.45}
 nav li{padding:.16rem 0}
+figcaption a{white-space:nowrap}
 a{color:inherit;text-decoration-color:rgba(var(--mark),.55);text-underline-offset:.22em}
 a:hover{text-decoration-color:currentColor}
 .begun{padding-left:1.1rem;margin:.3rem 0 2rem;font-size:.9rem}
@@ -66,6 +67,7 @@ tbody+tbody tr:first-child>*{border-top:1px solid var(--line)}
 tr>:last-child{padding-right:1rem}
 .wide{text-align:center}
 .off,td small{color:var(--soft)}
+.v+small:not(:empty){margin-left:.2em}
 .v{display:inline-block;border-radius:5px;padding:0 .4em}
 .r3{background:rgba(var(--mark),.1)}
 .r2{background:rgba(var(--mark),.27)}
@@ -146,7 +148,7 @@ def to_latex(table: Table) -> str:
         wide = [rf"\multicolumn{{{cell.span}}}{{c}}" if cell.span > 1 else "" for cell in cells]
         texts = (f"{span}{{{value}}}" if span else value for span, value in zip(wide, values, strict=True))
         lines.append(" & ".join([*map(tex, heads), *texts]) + r" \\")
-    caption = tex(f"{table.title}. {table.caption} Bold, underlined, italic: {RANKS}.")
+    caption = tex(f"{table.title.split(': ', 1)[-1].capitalize()}. {table.caption} Bold, underlined, italic: {RANKS}.")
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.name}}}"]
     return "\n".join([*lines, r"\end{table}", ""])
 
@@ -163,6 +165,7 @@ def to_rich(table: Table) -> RichTable:
         if first:
             made.add_section()
         texts = [shown(cell, _usual(table)) if narrow else cell.text for cell in _flat(cells)]
+        texts = [text + CIRCLED.get(cell.rank or 0, "") for text, cell in zip(texts, _flat(cells), strict=True)]
         styles = [COLOURS.get(cell.rank or 0, "") for cell in _flat(cells)]
         made.add_row(*heads, *map(Text, texts, styles))
     return made
@@ -222,7 +225,9 @@ def _cells(table: Table, cells: Iterable[Cell]) -> str:
         new = at == 0 or table.columns[at][0] != table.columns[at - 1][0]
         kind = " ".join(["new"] * new + ["wide"] * (cell.span > 1) + ["off"] * (cell.mean is None))
         small = escape(shown(cell, _usual(table)).removeprefix(cell.text).strip())
-        text += f'<td class="{kind}" colspan="{cell.span}" title="{escape(cell.note)}"><span class="v r{cell.rank}">'
+        text += (
+            f'<td class="{kind}" colspan="{cell.span}" title="{escape(cell.note)}"><span class="v r{cell.rank or 0}">'
+        )
         text += f"{escape(cell.text)}</span><small>{small}</small></td>"
         at += cell.span
     return text
@@ -274,7 +279,8 @@ def shown(cell: Cell, usual: int = 0) -> str:
 
 def _usual(table: Table) -> int:
     """The number of seeds that most cells have."""
-    return max(counts := [cell.n for _, cells in table.rows for cell in cells if cell.n] or [0], key=counts.count)
+    counts = Counter(cell.n for _, cells in table.rows for cell in cells if cell.n)
+    return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
 def tex(text: str) -> str:
@@ -304,8 +310,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _sweep(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-        return {name: content[name] for name in ("experiment", "scale", "command", "runs")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error!r}): remove it, or run the sweep again") from error
+    content = read_json(path)
+    if missing := {"experiment", "scale", "command", "runs"} - content.keys():
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: run the sweep again")
+    return content

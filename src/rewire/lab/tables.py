@@ -36,6 +36,7 @@ MEASURES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], float]]] = {
 }
 _NAMES, _REFERENCE = [*METHODS.values(), *GROWN.values()], METHODS[DENSE]
 _DENSE = (0.0, DENSE)  # the column of dense runs, which have none
+_RECIPE = {"epochs", "batch_size", "lr", "momentum", "weight_decay", "warmup", "precision", "limit"}
 _COMPARED = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
 
 
@@ -99,15 +100,16 @@ def distinct(records: Iterable[Record]) -> list[Record]:
 
 
 def entries(records: Iterable[Record]) -> list[Entry]:
-    """Runs gathered by what they compare; those that differ in another setting never share a cell."""
+    """Runs gathered by what they compare; those of another recipe or setting are told apart and share no cell."""
     runs = {_bare(record.run): record for record in distinct(records)}
-    alike: dict[tuple[object, ...], list[Run]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
     for run in runs:
-        alike[tuple(getattr(run, name) for name in _COMPARED)].append(run)
-    apart: dict[tuple[str, str], set[str]] = defaultdict(set)  # the settings that have to be told for a network
-    for same in alike.values():
-        differ = {name for name in same[0].to_dict() if len({getattr(run, name) for run in same}) > 1}
-        apart[same[0].data, same[0].model] |= differ - {"seed"}
+        groups[run.data, run.model].append(run)
+        groups[tuple(getattr(run, name) for name in _COMPARED)].append(run)
+    apart: dict[tuple[object, ...], set[str]] = defaultdict(set)  # what has to be told about a network
+    for key, group in groups.items():
+        names = _RECIPE if len(key) == 2 else set(group[0].to_dict()) - {"seed"}
+        apart[key[:2]] |= {name for name in names if len({getattr(run, name) for run in group}) > 1}
     found: dict[Entry, list[Record]] = defaultdict(list)
     for run, record in runs.items():
         network = NETWORKS.get(run.model, run.model) + (f" x{run.width:g}" if run.width != 1 else "")
@@ -115,7 +117,7 @@ def entries(records: Iterable[Record]) -> list[Entry]:
         data, column = DATA.get(run.data, run.data), (run.sparsity, run.start)
         found[Entry(data, network, method_name(run), column, run.scope)].append(record)
     networks = list(dict.fromkeys((entry.data, entry.network) for entry in found))
-    made = [replace(entry, records=tuple(group)) for entry, group in found.items()]
+    made = [replace(entry, records=tuple(members)) for entry, members in found.items()]
     return sorted(made, key=lambda entry: networks.index((entry.data, entry.network)))
 
 

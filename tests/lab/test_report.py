@@ -211,7 +211,8 @@ def test_nothing_is_finished_yet(tmp_path):
     assert "<b>2</b> waiting" in page
 
 
-def test_different_machines_are_listed_with_their_runs(tmp_path):
+def test_different_machines_are_listed_with_their_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "pictures", lambda records, layer: [])
     for seed, cpu in enumerate(("Abacus", "Abacus", "Slide rule")):
         write(tmp_path, replace(RUN, seed=seed), environment=ENVIRONMENT | {"cpu": cpu})
     page = report.write_report(tmp_path).read_text()

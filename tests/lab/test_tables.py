@@ -208,8 +208,8 @@ def test_table_2_of_the_papers_table_1_is_the_papers_table_2():
     assert [cell.text for cell in rows["RigL"]][-1] == "-"
     assert rows["RigL"][-1].note == "failed what others fit: VGG16 on Tiny-ImageNet"
     assert rows["GGR"][3].note.endswith(
-        "; left out, every method failed: MobileNetV2 on CIFAR-100"
-        "; left out, every method failed: MobileNetV2 on Tiny-ImageNet"
+        "; left out, every finished method failed: MobileNetV2 on CIFAR-100"
+        "; left out, every finished method failed: MobileNetV2 on Tiny-ImageNet"
     )
 
 

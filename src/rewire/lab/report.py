@@ -62,7 +62,7 @@ thead tr:last-child th,thead .stub{border-bottom:1px solid var(--line)}
 tbody+tbody tr:first-child>*{border-top:1px solid var(--line)}
 .stub{position:sticky;left:0;z-index:1;background:var(--card);text-align:left;padding-left:1rem;padding-right:1rem}
 .block{text-align:left;font-weight:650;padding:.7rem 1rem .2rem}
-.block span{position:sticky;left:1rem}
+.block span{position:sticky;left:.7rem}
 .new{padding-left:1.4rem}
 tr>:last-child{padding-right:1rem}
 .wide{text-align:center}

@@ -150,7 +150,7 @@ def average(method: str, configurations: Mapping[str, Mapping[str, Cell]]) -> Ce
     n, failures = min(mine[name].n for name in fit), sum(mine[name].failed for name in fit)
     note = f"mean {mean:.2f}, std {cell.spread or 'unknown'}, n = {n} over "
     note += "; ".join(f"{name}: {mine[name].text}" for name in fit)
-    note += "".join(f"; left out, every method failed: {name}" for name in mine if name not in fit)
+    note += "".join(f"; left out, every finished method failed: {name}" for name in mine if name not in fit)
     return replace(cell, text=f"{mean:.2f}", mean=mean, n=n, failed=failures, note=note)
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 from tests.lab.made_up import ENVIRONMENT, record, sweep, write
 
-from rewire.lab import report
+from rewire.lab import render, report
 from rewire.lab.results import claim, write_json
 from rewire.lab.run import Run
 from rewire.lab.tables import Cell, Table, table1
@@ -46,7 +46,7 @@ SMALL = Table(
 
 
 def test_markdown():
-    assert report.to_markdown(SMALL) == (
+    assert render.to_markdown(SMALL) == (
         "**Table 9: small & simple**\n\n"
         "| Network | Method | s=0.9 ERK | s=0.9 uni | Params* [M] ERK |\n"
         "| --- | --- | --: | --: | --: |\n"
@@ -58,7 +58,7 @@ def test_markdown():
 
 
 def test_csv_has_all_that_is_known_of_a_cell():
-    lines = list(csv.DictReader(io.StringIO(report.to_csv(SMALL))))
+    lines = list(csv.DictReader(io.StringIO(render.to_csv(SMALL))))
     assert len(lines) == 7
     assert lines[0]["column"] == "all"
     assert lines[1] == {
@@ -68,7 +68,7 @@ def test_csv_has_all_that_is_known_of_a_cell():
 
 
 def test_latex_is_escaped_and_in_blocks():
-    lines = report.to_latex(SMALL).splitlines()
+    lines = render.to_latex(SMALL).splitlines()
     assert lines[2:12] == [
         r"\begin{tabular}{llrrr}",
         r"\toprule",
@@ -83,12 +83,12 @@ def test_latex_is_escaped_and_in_blocks():
     ]
     caption = r"\caption{Small \& simple. 50 \% of $<$all$>$. Bold, underlined, italic: the best three"
     assert any(line.startswith(caption) for line in lines)
-    assert report.tex("a_b^c~d\\e{f}#$é") == r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}e\{f\}\#\$?"
+    assert render.tex("a_b^c~d\\e{f}#$é") == r"a\_b\textasciicircum{}c\textasciitilde{}d\textbackslash{}e\{f\}\#\$?"
 
 
 def test_terminal():
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(report.to_rich(SMALL))
+    console.print(render.to_rich(SMALL))
     text = console.export_text()
     assert "80.00 ± 1.00 ①" in text
     assert "Params* [M]" in text  # not taken for markup

@@ -17,7 +17,8 @@ from rewire.lab.display import Display
 from rewire.lab.engines.local import run_all
 from rewire.lab.environment import environment
 from rewire.lab.experiments import runs_of
-from rewire.lab.report import to_rich, write_report
+from rewire.lab.render import to_rich
+from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
 from rewire.lab.tables import tables
 from rewire.lab.train import Place

@@ -14,7 +14,6 @@
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,17 +59,10 @@ def claim(folder: Path) -> Iterator[None]:
 @contextmanager
 def atomically(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{UNFINISHED}{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with _unfinished(path) as temporary, temporary.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -81,10 +73,16 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_with(path: Path, write: Callable[[str], None]) -> None:
     """Atomically, by a function that wants a file name (matplotlib, safetensors)."""
+    with _unfinished(path) as temporary:
+        write(str(temporary))
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
     try:
-        write(str(temporary))
+        yield temporary
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from rewire.lab.train import train as carry_out
 from rewire.methods import METHODS
 
 console = Console()
+TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "table4", "drop": ""}  # printed by a sweep
 
 
 def train(command: "cli.Train", words: str) -> None:
@@ -87,7 +88,7 @@ def sweep(command: "cli.Sweep", words: str) -> None:
         with Display(runs, command.workers, done, console) as display:
             outcome = run_all(waiting, directory, workers=command.workers, place=place, listen=display.listen)
         failed = {key: why for key, why in outcome.items() if why is not None}
-    show_report(directory, None)
+    show_report(directory, None, only=TABLES[command.name])
     if failed:
         first = next(iter(failed))
         trace = directory / first / "error.json"
@@ -100,10 +101,11 @@ def report(command: "cli.Report", words: str) -> None:
     show_report(command.directory, command.layer)
 
 
-def show_report(directory: Path, layer: str | None) -> None:
-    """Print the tables and write the report."""
+def show_report(directory: Path, layer: str | None, only: str = "") -> None:
+    """Print the tables (those whose names begin so) and write the report, which has them all."""
     for table in tables(read_records(directory)):
-        console.print(to_rich(table))
+        if table.name.startswith(only):
+            console.print(to_rich(table))
     path = write_report(directory, layer=layer)
     console.print(f"\nreport: {path}", highlight=False, soft_wrap=True)
 

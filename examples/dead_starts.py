@@ -1,6 +1,6 @@
 """How often a start of MobileNetV2 lets no signal through: a question about its topology, without any data.
 
-    python examples/dead_starts.py
+python examples/dead_starts.py
 """
 
 import rewire

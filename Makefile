@@ -19,7 +19,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 check: $(VENV)/dev $(VENV)/browser
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two workers share the cores
 
 bench: $(VENV)/bench         ## speed and memory as ratios; writes benchmarks/results/
 	$(BIN)/python -m benchmarks

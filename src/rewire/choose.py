@@ -12,7 +12,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
     >>> nearest("grg", ["ggr", "set"])
     " Did you mean 'ggr'?"
-    >>> nearest("resnet", ["ggr", "set"])
+    >>> nearest("adam", ["ggr", "set"])
     ''
     """
     typed, names = str(name).lower(), list(known)

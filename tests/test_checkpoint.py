@@ -115,7 +115,10 @@ def test_another_store_or_format_or_something_else_is_refused():
         rewirer.load_state_dict(rewirer.state_dict() | {"store": "packed"})
     with pytest.raises(ValueError, match="checkpoint's format differs"):
         rewirer.load_state_dict(rewirer.state_dict() | {"format": 99})
-    with pytest.raises(ValueError, match="not a rewirer's state_dict: it has no format, history"):
+    snfs = build("snfs")[2]
+    with pytest.raises(ValueError, match="no momentum averages for 0, 3, 6"):
+        snfs.load_state_dict(snfs.state_dict() | {"averages": {}})
+    with pytest.raises(ValueError, match="not a rewirer's state_dict: it has no averages, due, format, history"):
         rewirer.load_state_dict({"state": {}, "param_groups": []})
 
 

@@ -89,6 +89,25 @@ def test_what_cannot_be_traced_is_not_known():
     assert cut_layers(odd, wired(odd, [[0], [0]])) is None
 
 
+def test_tracing_leaves_the_model_and_the_global_generator_alone():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls = nn.Linear(2, 2), 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.kept = x
+            torch.rand(3)
+            return self.layer(x)
+
+    model, before = Counting(), torch.get_rng_state()
+    assert cut_layers(model, wired(model, [[0]])) == []
+    assert model.calls == 0
+    assert not hasattr(model, "kept")
+    assert torch.equal(before, torch.get_rng_state())
+
+
 @pytest.mark.parametrize("density", [0.03, 0.01])
 @pytest.mark.parametrize("start", ["connected-uniform", "connected-erk"])
 @pytest.mark.parametrize("classes", [100, 200])

@@ -1,3 +1,6 @@
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -245,3 +248,37 @@ def test_the_global_generator_is_not_touched():
     before = torch.get_rng_state()
     train(model, optimizer, 5, dtype=torch.float64)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_freezing_everything_or_adding_a_lazy_layer_does_not_stop_training():
+    model, optimizer, rewirer = sparse()
+    train(model, optimizer, 1, dtype=torch.float64)
+    for layer in rewirer.layers:
+        layer.parameter.requires_grad_(False)
+    with pytest.warns(UserWarning, match="frozen after sparsify"):
+        train(model, optimizer, 4, begin=1, dtype=torch.float64)
+    assert rewirer.history == []
+
+
+def test_a_removed_rewirer_says_so_and_can_be_removed_again():
+    _model, _optimizer, rewirer = sparse()
+    rewirer.remove()
+    rewirer.remove()
+    assert str(rewirer) == "Rewirer (removed)"
+    with pytest.raises(RuntimeError, match="its Rewirer was removed"):
+        _ = rewirer.nnz
+
+
+def test_a_rewirer_cannot_be_copied():
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(sparse()[2])
+
+
+@pytest.mark.parametrize("name", ["set", "rigl", "set_rigl", "ggr", "snfs", "dsr"])
+@pytest.mark.parametrize("density", [0.95, 1.0])
+def test_an_almost_dense_network_without_regrowth(name, density):
+    method = rewire.METHODS[name](density=density, every=1, until=100, fraction=0.3)
+    model, optimizer, rewirer = sparse(replace(method, regrow_dropped=False))
+    nnz = rewirer.nnz
+    train(model, optimizer, 3, dtype=torch.float64)
+    assert rewirer.nnz == nnz

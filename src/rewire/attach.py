@@ -12,6 +12,7 @@ from rewire.method import Method, Rewiring
 from rewire.reachability import cut_layers
 from rewire.rewirer import Rewirer
 from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
+from rewire.stores.flat import is_expanded
 from rewire.stores.masked import MASK, MaskedStore
 
 STORES = {"masked": MaskedStore}
@@ -81,6 +82,11 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
             f"the model is sparse already ({masked[0]} has a mask): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
+    expanded = [one.spec.name for one in found if is_expanded(one.parameter)]
+    if expanded:
+        raise ValueError(
+            f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
+        )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     foreign = [one.spec.name for one in found if id(one.parameter) not in held]
     if foreign:
@@ -120,8 +126,9 @@ def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tens
     cut = cut_layers(model, wiring)
     if cut:
         warnings.warn(
-            f"no signal passes through this start: it ends in {', '.join(cut)}. Every gradient will be exactly zero "
-            "and no method can revive the network. Use a connected start (start='connected-erk') with init='fan_in'.",
+            f"no signal passes through this start: it ends in {', '.join(cut)}. Gradients before that are exactly "
+            "zero, and no method can revive the network. Use a connected start (start='connected-erk') with "
+            "init='fan_in'.",
             stacklevel=3,
         )
     return cut is None

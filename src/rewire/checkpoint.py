@@ -51,7 +51,8 @@ def checksum(positions: Tensor) -> int:
 
 def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[MaskedLayer]) -> None:
     """Raise, with the names and shapes that differ, if the state is not of this method, store and model."""
-    missing = {"format", "method", "store", "layers", "masks", "step", "history"} - set(state)
+    missing = {"format", "method", "store", "seed", "layers", "masks", "step", "due", "memory", "averages", "history"}
+    missing -= set(state)
     if missing:
         raise ValueError(f"this is not a rewirer's state_dict: it has no {', '.join(sorted(missing))}")
     for what, have in (("format", FORMAT), ("store", store), ("method", repr(method))):
@@ -63,3 +64,6 @@ def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequ
         differing = sorted(name for name in saved.keys() | here.keys() if saved.get(name) != here.get(name))
         lines = [f"  {name}: checkpoint {saved.get(name, '-')}, here {here.get(name, '-')}" for name in differing]
         raise ValueError("the checkpoint is of another model:\n" + "\n".join(lines))
+    kept = {layer.name: layer.shape for layer in layers if layer.average is not None}
+    if kept != {name: average.shape for name, average in state["averages"].items()}:
+        raise ValueError(f"the checkpoint has no momentum averages for {', '.join(kept)}")

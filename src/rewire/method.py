@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from rewire.layer import Captured, Context, Edited, Layer, Signal, nnz, no_edit, numel, spare
 from rewire.parts.allocate import Allocate, GlobalTop
 from rewire.parts.drop import Drop
@@ -81,14 +83,18 @@ def rewire(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Edit] 
     if moved == 0:
         return [no_edit(layer) for layer in layers]
     dropped = method.drop(layers, moved, ctx)
-    after = [
-        Edited(layer, drop, index, method.regrow_dropped)
-        for index, (layer, drop) in enumerate(zip(layers, dropped, strict=True))
-    ]
+    after = _edited(layers, dropped, method.regrow_dropped)
     missing = max(budget(method, layers, ctx.step) - sum(map(nnz, after)), 0)
+    if missing > sum(layer.room for layer in after):  # almost dense: there is no other place than where they were
+        after = _edited(layers, dropped, regrow=True)
     counts = method.allocate(layers, after, missing, ctx)
     grown = [method.grow(layer, k, ctx) for layer, k in zip(after, counts, strict=True)]
     return [Edit(a.drop, g, method.birth(len(g), a, ctx)) for a, g in zip(after, grown, strict=True)]
+
+
+def _edited(layers: Sequence[Layer], dropped: Sequence[Tensor], regrow: bool) -> list[Edited]:
+    pairs = enumerate(zip(layers, dropped, strict=True))
+    return [Edited(layer, drop, index, regrow) for index, (layer, drop) in pairs]
 
 
 def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captured]:

@@ -175,7 +175,7 @@ def granet(
     schedule = _cosine(every, until, fraction)
     return Method(
         start=start_from(start),
-        density=Cubic(initial, density, begin=0, until=schedule.last),
+        density=Cubic(max(initial, density), density, begin=0, until=schedule.last),
         schedule=schedule,
         drop=Lowest(scope="network"),
         allocate=InPlace(),

@@ -5,6 +5,7 @@ input? Where the model cannot be traced, or does something whose effect on chann
 ``None``.
 """
 
+import copy
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -75,7 +76,10 @@ def unreachable_units(model: nn.Module, wiring: Wiring) -> dict[str, tuple[int, 
 
 def _propagate(model: nn.Module, wiring: Wiring) -> tuple[dict[str, tuple[Tensor, Tensor]], list[Tensor]]:
     """What reaches each layer and what leaves it, by name; and what reaches the outputs."""
-    graph = fx.Tracer().trace(model)
+    # Tracing runs the user's forward: on a copy that shares the tensors, and without touching the global generator.
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    with torch.random.fork_rng(devices=[]):
+        graph = fx.Tracer().trace(copy.deepcopy(model, shared))
     modules = dict(model.named_modules())
     known: dict[fx.Node, Tensor] = {}
     layers: dict[str, tuple[Tensor, Tensor]] = {}

@@ -10,7 +10,7 @@ from torch import nn
 from rewire.checkpoint import FORMAT, checksum, compare_masks, history_from, history_state, refuse_other
 from rewire.layer import Captured, Context, Signal
 from rewire.method import Method, Rewiring, budget, capture, rewire
-from rewire.select import find_layers
+from rewire.select import conv_and_linear
 from rewire.stores.flat import is_finite
 from rewire.stores.masked import MaskedLayer, MaskedStore
 from rewire.table import table
@@ -75,7 +75,15 @@ class Rewirer:
         self._settle()
         return self._steps
 
+    def __deepcopy__(self, memo: object) -> "Rewirer":
+        raise TypeError(
+            "a Rewirer cannot be copied: its hooks sit on one model and one optimizer. Build a second model and "
+            "optimizer, sparsify them and load the three state_dicts"
+        )
+
     def __repr__(self) -> str:
+        if not self._hooks:
+            return "Rewirer (removed)"
         return table(self.layers, self.method, self.step, self.left_out)
 
     def state_dict(self) -> dict[str, Any]:
@@ -111,10 +119,11 @@ class Rewirer:
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        self.store.remove()
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            self.store.remove()
 
     # What happens at an optimizer step.
 
@@ -166,7 +175,7 @@ class Rewirer:
 
     @torch.no_grad()
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.store.after_step()
+        self.store.after_step(look=self._views is not None)
         self._steps += 1
         due = self._is_due(self._steps)
         views, self._views = self._views, None
@@ -233,9 +242,9 @@ class Rewirer:
                 how = "replaced" if replaced else "frozen"
                 self._tell(layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired")
         known = {id(layer.parameter) for layer in self.layers}
-        for found in find_layers(self.model)[0]:
-            name = found.spec.name
-            if id(found.parameter) not in known and name not in self.left_out and name not in self._told:
+        for name, module in conv_and_linear(self.model):
+            weight = module._parameters.get("weight")
+            if weight is not None and id(weight) not in known and name not in self.left_out and name not in self._told:
                 self._tell(name, f"{name} was added after sparsify: it stays dense and outside the budget")
 
     def _tell(self, key: str, sentence: str) -> None:

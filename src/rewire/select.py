@@ -35,6 +35,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def conv_and_linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Every Conv and Linear module with its name."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    return [(path or "weight", module) for path, module in model.named_modules() if isinstance(module, kinds)]
+
+
 def find_layers(
     model: nn.Module,
     include: Pattern | Sequence[Pattern] | None = None,
@@ -44,11 +50,7 @@ def find_layers(
 
     A weight shared by several modules is one layer, under its first name.
     """
-    candidates = [
-        (_name(path), module)
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
-    ]
+    candidates = conv_and_linear(model)
     if not candidates:
         raise ValueError(f"{type(model).__name__} has no Conv or Linear layer: there is nothing to make sparse")
     wanted = _matching("include", include, candidates) if include is not None else {name for name, _ in candidates}
@@ -86,10 +88,6 @@ def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[
 def _spec(name: str, module: nn.Module, weight: nn.Parameter) -> LayerSpec:
     transposed = bool(getattr(module, "transposed", False))
     return LayerSpec(name, torch.Size(weight.shape), int(getattr(module, "groups", 1)), transposed)
-
-
-def _name(path: str) -> str:
-    return path or "weight"  # the model is itself a single layer
 
 
 def _matching(

@@ -70,7 +70,7 @@ def test_lists(tmp_path):
         (["train", "--model", "vgg-smal"], "unknown network 'vgg-smal'. Did you mean 'vgg-small'"),
         (["train", "--device", "cuda:7"], "--device cuda:7 cannot be used here"),
         (["train", "--data", "cifar100", "--data-dir", "."], "cifar100"),
-        (["train", "--resume", "nothing"], "nothing/run.json cannot be read"),
+        (["train", "--resume", "nothing"], "nothing is not the folder of a run"),
         (["sweep", "table9"], "unknown experiment 'table9'. Did you mean 'table"),
         (["sweep", "demo", "--workers", "0"], "--workers must be at least 1, not 0"),
         (["report", "nowhere"], "nowhere is not a folder of results: it does not exist"),

@@ -96,6 +96,15 @@ def test_a_damaged_file_is_named(tmp_path, content):
         read_record(folder)
 
 
+def test_what_json_does_not_have_becomes_null(tmp_path):
+    folder = folder_of(tmp_path)
+    write_metrics(folder, [{"loss": float("nan"), "nnz": [1, float("inf")]}])
+    assert read_record(folder).metrics == [{"loss": None, "nnz": [1, None]}]
+    (folder / "metrics.jsonl").write_text('{"loss": 1')
+    with pytest.raises(ValueError, match=r"metrics.jsonl cannot be read .*remove its folder"):
+        read_record(folder)
+
+
 def test_metrics_are_json_lines(tmp_path):
     folder = folder_of(tmp_path)
     write_metrics(folder, [{"epoch": 1}, {"epoch": 2}])

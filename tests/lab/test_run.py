@@ -42,6 +42,10 @@ def test_a_run_survives_the_command_line():
         ({"sparsity": 1.5}, r"sparsity is the share of weights that do not exist, in \[0, 1\), not 1.5"),
         ({"sparsity": 1.0}, "sparsity is the share"),
         ({"epochs": 0}, "epochs must be greater than 0, not 0"),
+        ({"every": 0}, "every must be greater than 0, not 0"),
+        ({"warmup": -1}, "warmup must not be negative"),
+        ({"fraction": 1.5}, "fraction is a share"),
+        ({"method": "dsr", "scope": "network"}, "scope 'network' is about dropping the lowest weights, which dsr"),
         ({"batch_size": -1}, "batch_size must be greater than 0"),
     ],
 )

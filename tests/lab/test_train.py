@@ -96,6 +96,8 @@ def test_options_reach_the_method():
     assert method.schedule(7) == pytest.approx(0.3)
     assert method.density(0) == pytest.approx(0.1)
     assert method_of(Run(method="gmp"), 10).density(0) == 1.0
+    assert method_of(Run(method="deepr"), 10).schedule(1) == 1.0  # at every step, to the end
+    assert method_of(Run(method="deepr", epochs=2), 10).schedule(20) == 1.0
 
 
 @pytest.mark.parametrize("method", list(rewire.METHODS))

@@ -27,6 +27,15 @@ def test_mix_gives_the_odd_one_to_the_gradient():
     assert 0 not in grown
 
 
+def test_shares_are_exact():
+    layer = Edited(ListLayer([1.0, *[_] * 19], grad=list(range(20))), torch.tensor([], dtype=torch.int64), 0)
+    for share, strong in ((0.9, 9), (0.8, 8), (0.5, 5), (0.0, 0)):
+        grown = {tuple(Mix(share=share)(layer, 10, Context(seed=s)).tolist()) for s in range(30)}
+        best = set(range(20 - strong, 20))
+        assert all(best <= set(one) for one in grown)
+        assert len(set.intersection(*map(set, grown))) == strong  # no more than these are always chosen
+
+
 def test_mix_of_one_is_by_gradient():
     assert Mix()(after(), 1, Context()).tolist() == [2]
 

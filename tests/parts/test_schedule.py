@@ -47,6 +47,11 @@ def test_a_schedule_that_would_never_fire_is_refused():
         ggr(density=0.1, every=10, until=5)
 
 
+def test_a_cosine_needs_an_end():
+    with pytest.raises(ValueError, match="until must be a whole number of optimizer steps, .* not None"):
+        ggr(density=0.1, every=10, until=None)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
 def test_the_fraction_must_be_a_share(fraction):
     with pytest.raises(ValueError, match="fraction of weights to move"):

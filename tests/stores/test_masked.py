@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -150,3 +152,38 @@ def test_momentum_is_the_average_of_the_dense_gradient():
         optimizer.step()
         average = torch.where(grad.isfinite(), average * 0.9 + grad * 0.1, average)
     assert torch.allclose(rewirer.layers[0].average, average)
+
+
+def test_a_warm_up_from_zero_does_not_hide_an_optimizer_that_moves_everything():
+    model = mlp()
+    optimizer = torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.0)
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.3))
+    train(model, optimizer, 1)
+    optimizer.param_groups[0]["lr"] = 0.1
+    train(model, optimizer, 3, begin=1)
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+
+
+@pytest.mark.parametrize("what", ["model", "optimizer", "weights"])
+def test_going_back_to_an_older_state_of_one_revives_nothing(what):
+    model, optimizer, rewirer = sparse(method=rewire.rigl(density=0.3, every=2, until=100, fraction=0.3))
+    dense = {name: torch.ones_like(value) for name, value in mlp().state_dict().items()}
+    train(model, optimizer, 1)
+    older = {"model": copy.deepcopy(model.state_dict()), "optimizer": copy.deepcopy(optimizer.state_dict())}
+    train(model, optimizer, 8, begin=1)
+    if what == "weights":
+        model.load_state_dict(dense, strict=False)
+    else:
+        {"model": model, "optimizer": optimizer}[what].load_state_dict(older[what])
+    train(model, optimizer, 1, begin=9)
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+    assert inactive_are_zero(rewirer, lambda layer: optimizer.state[layer.parameter]["momentum_buffer"])
+
+
+def test_an_expanded_gradient():
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.5))
+    model.weight.grad = torch.ones(1, 1).expand(4, 4)
+    optimizer.step()
+    assert inactive_are_zero(rewirer, lambda layer: layer.parameter)

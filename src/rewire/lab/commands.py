@@ -33,7 +33,11 @@ def train(command: "cli.Train", words: str) -> None:
     """One run, with its progress and a summary."""
     run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
     if command.resume is not None:
+        if not (command.resume / "run.json").exists():
+            raise FileNotFoundError(f"{command.resume} is not the folder of a run: it has no run.json")
         folder, run = command.resume, read_record(command.resume).run
+        if command.run not in (type(run)(), run):
+            raise ValueError(f"--resume takes the settings of {folder} ({run.label}): leave the others out")
     _refuse_device(command.device)
     place = Place(command.device, command.data_dir, command.tensorboard)
     if (folder / "run.json").exists() and (other := read_record(folder).run) != run:

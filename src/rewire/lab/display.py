@@ -72,7 +72,9 @@ class Display:
     def _say(self, run: Run, words: str) -> None:
         if run.id in self._lines:
             self._bars.remove_task(self._lines.pop(run.id))
-        self.console.print(f"[{self.finished}/{len(self.runs)}] {run.label}: {words}", highlight=False)
+        self.console.print(
+            f"[{min(self.finished, len(self.runs))}/{len(self.runs)}] {run.label}: {words}", highlight=False
+        )
 
     def time_left(self) -> str:
         """From the mean cost of an epoch of each network; networks not seen yet are counted like the dearest."""

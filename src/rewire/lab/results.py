@@ -13,6 +13,7 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def atomically(path: Path) -> Iterator[BinaryIO]:
 def write_json(path: Path, content: Any) -> None:
     """JSON, atomically."""
     with atomically(path) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        file.write(json.dumps(_strict(content), indent=1, allow_nan=False).encode())
 
 
 def write_with(path: Path, write: Callable[[str], None]) -> None:
@@ -92,13 +93,16 @@ def _unfinished(path: Path) -> Iterator[Path]:
 def write_metrics(folder: Path, metrics: list[dict[str, Any]]) -> None:
     """All epochs so far: a resumed run must not leave lines of epochs that it repeats."""
     with atomically(folder / "metrics.jsonl") as file:
-        file.write("".join(json.dumps(line) + "\n" for line in metrics).encode())
+        file.write("".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in metrics).encode())
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The epochs that were written."""
     path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): remove its folder and run the sweep again") from error
 
 
 def read_record(folder: Path) -> Record:
@@ -125,6 +129,15 @@ def _status(folder: Path, result: object, error: object) -> Status:
     if _is_locked(folder):
         return "running"
     return "failed" if error is not None else "waiting"
+
+
+def _strict(value: Any) -> Any:
+    """The same without numbers that JSON does not have: a diverged loss becomes null."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_locked(folder: Path) -> bool:

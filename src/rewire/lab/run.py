@@ -79,9 +79,17 @@ class Run:
         choose("init", self.init or "none", dict.fromkeys(("none", "fan_in")))
         if not 0 <= self.sparsity < 1:
             raise ValueError(f"sparsity is the share of weights that do not exist, in [0, 1), not {self.sparsity}")
-        for name in ("epochs", "batch_size", "lr", "width"):
-            if not getattr(self, name) > 0:
+        for name in ("epochs", "batch_size", "lr", "width", "every", "limit"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
+        for name in ("warmup", "momentum", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, and is {getattr(self, name)!r}")
+        for name in ("until", "fraction"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share, in [0, 1], not {getattr(self, name)!r}")
+        if self.scope == "network" and self.method in ("dsr", "deepr", "static", DENSE):
+            raise ValueError(f"scope 'network' is about dropping the lowest weights, which {self.method} does not do")
 
     @property
     def id(self) -> str:

@@ -48,11 +48,12 @@ def method_of(run: Run, steps: int) -> Method:
     options: dict[str, Any] = {} if run.fraction is None else {"fraction": run.fraction}
     if run.method == "ggr":
         options["growth"] = run.growth
-    every = run.every or steps
+    every = run.every or (1 if run.method == "deepr" else steps)
+    until = None if run.method == "deepr" else max(int(run.until * run.epochs * steps), every)
     method = METHODS[run.method](
         density=1 - run.sparsity,
         every=every,
-        until=max(int(run.until * run.epochs * steps), every),
+        until=until,
         start=run.start if run.method != "gmp" else "dense",
         **options,
     )

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
+
 from rewire.layer import Context, Edited, Layer, Signal, nnz, strongest
 from rewire.topology import Top, apportion
 
@@ -111,4 +113,5 @@ class GlobalTop:
 
 def _mean(layer: Layer, signal: Signal) -> float:
     values = layer.read(signal)
-    return float(values.abs().double().mean()) if len(values) else 0.0
+    wide = torch.promote_types(values.dtype, torch.float32)
+    return float(values.abs().mean(dtype=wide)) if len(values) else 0.0

@@ -1,6 +1,8 @@
 """Which inactive positions come alive, and the value they are born with."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 import torch
@@ -62,7 +64,7 @@ class Mix:
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Rank, then draw."""
-        return _strongest_then_random(layer, self.signal, k - int(k * (1 - self.share)), k, ctx)
+        return _strongest_then_random(layer, self.signal, math.ceil(Fraction(str(self.share)) * k), k, ctx)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,12 @@ class Cosine:
     begin: int
     until: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.until, int):
+            raise ValueError(
+                f"until must be a whole number of optimizer steps, at which a cosine ends, not {self.until!r}"
+            )
+
     def __call__(self, step: int) -> float:
         rest = (1 + math.cos(math.pi * _progress(step, self.begin, self.until))) / 2
         return self.last + (self.first - self.last) * rest

@@ -40,6 +40,11 @@ def where_true(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(flat.numpy())) if mask.device.type == "cpu" else flat.nonzero().squeeze(1)
 
 
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether several elements share their memory, so that none can be written alone."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Whether all elements are finite. Their sum is finite then, which is many times faster to see."""
     return bool(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).isfinite()) or bool(

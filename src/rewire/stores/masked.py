@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rewire.layer import LayerSpec, Signal
 from rewire.select import Found
-from rewire.stores.flat import count, put, take, top_where_off, where_true
+from rewire.stores.flat import count, is_expanded, put, take, top_where_off, where_true
 from rewire.stores.optimizer import follows_shape, forget, state_tensors
 from rewire.topology import Edit, Top
 
@@ -35,13 +35,17 @@ class MaskedLayer:
         # Found anew when the mask has changed. Not kept alive: in a dense layer they would be larger than the weight.
         self._active: tuple[tuple[int, int], Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[int, int, int] = (0, -1, 0)  # mask's identity and version, and its nnz then
+        self._in_order: tuple[int, int] | None = (
+            None  # mask's identity and version when all else was zero where it is off
+        )
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient last cleared, and its version then
 
     @property
     def mask(self) -> Tensor:
         """Which weights exist."""
-        mask = self.module._buffers[MASK]
-        assert mask is not None
+        mask = self.module._buffers.get(MASK)
+        if mask is None:
+            raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask
 
     @property
@@ -89,6 +93,8 @@ class MaskedLayer:
         grad = self.parameter.grad
         if grad is None:
             return
+        if is_expanded(grad):
+            grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
         if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
             return
         # torch.where, because a NaN times zero is a NaN.
@@ -99,10 +105,24 @@ class MaskedLayer:
         """Zero the weight where it does not exist."""
         torch.where(self.mask, self.parameter, _zero(self.parameter), out=self.parameter)
 
+    def put_in_order(self, optimizer: torch.optim.Optimizer) -> None:
+        """Zero weight and optimizer state where no weight exists, if the mask or what it goes with was replaced."""
+        key = (id(self.mask), self.mask._version)
+        if self._in_order != key:
+            self.zero_inactive()
+            for state in state_tensors(optimizer, self.parameter):
+                torch.where(self.mask, state, _zero(state), out=state)
+            self._in_order = key
+
+    def distrust(self, *_loaded: object) -> None:
+        """Something was loaded: put in order before the next step."""
+        self._in_order = None
+
     def observe(self, decay: float, scale: Tensor | None) -> None:
         """Add the dense gradient to its running average; elements that are not finite leave theirs as it was."""
         assert self.average is not None
         if (grad := self.parameter.grad) is not None:
+            self.average = self.average.to(grad.device)  # the model may have moved
             grad = grad if scale is None else grad / scale
             moved = self.average.lerp(grad.to(self.average), 1 - decay)
             torch.where(grad.isfinite(), moved, self.average, out=self.average)
@@ -120,12 +140,11 @@ class MaskedStore:
         self.keep_inactive = False  # leave the gradients of inactive weights alone until the step: they will be ranked
         self._enforce: bool | None = None  # whether the optimizer moves weights without gradient; None: not known yet
         self._hooks: list[RemovableHandle] = []
-        with torch.no_grad():
-            for layer in self.layers:
-                layer.zero_inactive()
-                for state in state_tensors(optimizer, layer.parameter):
-                    torch.where(layer.mask, state, _zero(state), out=state)
-                self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
+        for layer in self.layers:
+            self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
+            self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
+            self._hooks.append(optimizer.register_load_state_dict_post_hook(layer.distrust))
+        self._put_in_order()
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
@@ -143,10 +162,16 @@ class MaskedStore:
     @torch.no_grad()
     def before_step(self, decay: float = 0.9) -> None:
         """Take the dense gradient into its average, where one is kept; then leave only active gradients."""
+        self._put_in_order()
         for layer in self.layers:
             if layer.average is not None:
                 layer.observe(decay, getattr(self.optimizer, "grad_scale", None))
         self.clear()
+
+    @torch.no_grad()
+    def _put_in_order(self) -> None:
+        for layer in self.layers:
+            layer.put_in_order(self.optimizer)
 
     @torch.no_grad()
     def clear(self) -> None:
@@ -155,14 +180,24 @@ class MaskedStore:
             layer.clear()
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Undo what an optimizer did to weights without a gradient (Muon does; LBFGS does after a rewiring)."""
-        if self._enforce is None:  # once, at the first step: the only time that an ordinary step waits for the device
+    def after_step(self, look: bool) -> None:
+        """Undo what an optimizer did to weights without a gradient (Muon does; LBFGS does after a rewiring).
+
+        Whether it does is looked at once, at the first step that moves weights, and again when ``look`` says so:
+        looking waits for the device.
+        """
+        if look or (self._enforce is None and self._moves()):
             moved = any(bool((layer.parameter.ne(0) & ~layer.mask).any()) for layer in self.layers)
-            self._enforce = moved or not follows_shape(self.optimizer)
+            self._enforce = bool(self._enforce) or moved or not follows_shape(self.optimizer)
         if self._enforce:
             for layer in self.layers:
                 layer.zero_inactive()
+
+    def _moves(self) -> bool:
+        """Whether this step can have moved weights at all: not during a warm-up that begins at zero, for instance."""
+        skipped = getattr(self.optimizer, "found_inf", None)
+        rates = [group.get("lr", 1.0) for group in self.optimizer.param_groups]
+        return all(isinstance(lr, Tensor) or lr > 0 for lr in rates) and not (skipped is not None and bool(skipped))
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
@@ -174,6 +209,7 @@ class MaskedStore:
             put(layer.mask, edit.grow, True)
             put(layer.parameter, edit.drop, 0.0)
             put(layer.parameter, edit.grow, edit.value)
+            layer._in_order = (id(layer.mask), layer.mask._version)
             touched = torch.cat([edit.drop, edit.grow])
             forget(self.optimizer, layer.parameter, touched)
             if layer.parameter.grad is not None:
@@ -184,7 +220,7 @@ class MaskedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self.layers:
-            del layer.module._buffers[MASK]
+            layer.module._buffers.pop(MASK, None)
             layer.module._non_persistent_buffers_set.discard(MASK)
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         uniform,
     )
     from rewire.rewirer import Rewirer
+    from rewire.shrinking.shrink import shrink
     from rewire.topology import Edit, Top
 
 __version__ = "0.1.0"
@@ -85,6 +86,7 @@ __all__ = [
     "rigl",
     "set_",
     "set_rigl",
+    "shrink",
     "snfs",
     "sparsify",
     "static",
@@ -116,6 +118,7 @@ _HOMES = {
         "uniform",
     ],
     "rewire.rewirer": ["Rewirer"],
+    "rewire.shrinking.shrink": ["shrink"],
     "rewire.topology": ["Edit", "Top"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -76,6 +76,11 @@ def _set_groups(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
         owner.groups = int(plan.stays(per_group).sum())
 
 
+def groups_left(model: nn.Module, wiring: Wiring) -> int:
+    """How many groups the layer has now."""
+    return int(getattr(model.get_submodule(wiring.weight.rpartition(".")[0]), "groups", 1))
+
+
 def _set_sizes(module: nn.Module) -> None:
     """The sizes that a module tells about itself follow its parameters."""
     if isinstance(module, nn.Linear):

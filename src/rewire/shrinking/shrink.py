@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rewire.select import unwrap
-from rewire.shrinking.cut import MASK, cut
+from rewire.shrinking.cut import MASK, cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
 
@@ -80,14 +80,14 @@ def shrink_with_report(
     arguments = example if isinstance(example, tuple) else (example,)
     exact = copy.deepcopy(model).cpu().double().eval()
     arguments = tree_map_only(Tensor, _in_double, arguments)
-    wired = _masks(exact, topology)
+    _set_masks(exact, topology)
     failure: Exception | None = None
     for fixed_shapes in (False, True):  # the second time nothing is removed across a reshape
-        planned = plan(exact, arguments, wired, fixed_shapes)
-        small = copy.deepcopy(exact)
-        cut(small, planned)
         try:
+            small, planned = _cut_to_a_fixed_point(exact, arguments, fixed_shapes)
             difference = _difference(exact, small, arguments)
+        except ShrinkError:
+            raise
         except (RuntimeError, ValueError, IndexError) as error:  # the model's code asks for the sizes it had
             failure = error
             continue
@@ -100,23 +100,36 @@ def shrink_with_report(
     raise ShrinkError(f"the shrunk {type(model).__name__} does not run: {failure}") from failure
 
 
-def _masks(model: nn.Module, topology: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """Masks by the name of the weight; a weight outside its mask would be lost, so it is refused."""
-    found = {name.removesuffix(MASK): mask for name, mask in model.named_buffers() if name.endswith("weight" + MASK)}
+def _cut_to_a_fixed_point(model: nn.Module, example: tuple[Any, ...], fixed_shapes: bool) -> tuple[nn.Module, Plan]:
+    """One plan is a fixed point by itself, except that a grouped layer of which one group is left has no groups."""
+    first = planned = plan(model, example, _masks(model), fixed_shapes)
+    small = copy.deepcopy(model)
+    cut(small, planned)
+    while any(one.groups > 1 and groups_left(small, one) == 1 for one in planned.wirings):
+        planned = plan(small, example, _masks(small), fixed_shapes)
+        cut(small, planned)
+    return small, first
+
+
+def _masks(model: nn.Module) -> dict[str, Tensor]:
+    return {name.removesuffix(MASK): mask for name, mask in model.named_buffers() if name.endswith("weight" + MASK)}
+
+
+def _set_masks(model: nn.Module, topology: Mapping[str, Tensor] | None) -> None:
+    """Add the masks that were given; a weight outside its mask would be lost, so it is refused."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for layer, mask in (topology or {}).items():
-        name = layer if layer in parameters else f"{layer}.weight"
+        name = f"{layer}.weight" if layer else "weight"
         if name not in parameters or parameters[name].shape != mask.shape:
             have = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {have}")
-        found[name] = mask.cpu().bool()
-    for name, mask in found.items():
+        model.get_submodule(layer).register_buffer("weight" + MASK, mask.cpu().bool())
+    for name, mask in _masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask).any()):
             raise ShrinkError(
                 f"{name} has values where its mask says that there is no weight: it was trained without its Rewirer. "
                 "Leave the masks away, or set those values to zero"
             )
-    return found
 
 
 def _difference(model: nn.Module, small: nn.Module, example: tuple[Any, ...]) -> float:
@@ -168,9 +181,9 @@ def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
         for held, before in ((module._parameters, like._parameters), (module._buffers, like._buffers)):
             for name, tensor in held.items():
                 template = before.get(name) if before.get(name) is not None else first
-                if tensor is not None and template is not None:
+                if tensor is not None and template is not None and not name.endswith(MASK):
                     tensor.data = tensor.data.to(template.device, template.dtype)
-        if not masks and "weight" + MASK in module._buffers:
+        if "weight" + MASK in module._buffers and not (masks and "weight" + MASK in like._buffers):
             del module._buffers["weight" + MASK]
     return small
 
@@ -178,7 +191,7 @@ def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
 def _report(model: nn.Module, small: nn.Module, planned: Plan, difference: float) -> Shrinkage:
     after = dict(small.named_parameters())
     names = dict.fromkeys(wiring.weight for wiring in planned.wirings)
-    shapes = {name: (tuple(tensor.shape), tuple(after[name].shape)) for name, tensor in model.named_parameters() if name in names}
+    shapes = {name: (tuple(one.shape), tuple(after[name].shape)) for name, one in model.named_parameters()}
     return Shrinkage(
         before=sum(one.numel() for one in model.parameters()),
         after=sum(one.numel() for one in small.parameters()),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewire.attach import sparsify
+    from rewire.export import load_sparse
     from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
     from rewire.method import Method, Rewiring, rewire
     from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
@@ -82,6 +83,7 @@ __all__ = [
     "ggr",
     "gmp",
     "granet",
+    "load_sparse",
     "rewire",
     "rigl",
     "set_",
@@ -95,6 +97,7 @@ __all__ = [
 
 _HOMES = {
     "rewire.attach": ["sparsify"],
+    "rewire.export": ["load_sparse"],
     "rewire.layer": ["Context", "Edited", "Layer", "LayerSpec", "Signal"],
     "rewire.method": ["Method", "Rewiring", "rewire"],
     "rewire.methods": ["METHODS", "deepr", "dsr", "ggr", "gmp", "granet", "rigl", "set_", "set_rigl", "snfs", "static"],

@@ -5,9 +5,11 @@ a file for what anybody could have written: sizes are checked before memory is t
 """
 
 import json
+import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,16 @@ _LARGEST = 2**40  # elements of a dense tensor that a header may ask for: far mo
 def to_csr(model: nn.Module) -> dict[str, Tensor]:
     """Each masked weight as a ``torch.sparse_csr`` matrix: a row per output, by topology (an active zero is stored)."""
     state = unwrap(model).state_dict()
-    return {name: _csr(state[name].detach().cpu(), mask.cpu()) for name, mask in _masks(state).items()}
+    found = {}
+    for name, mask in _masks(state).items():
+        parts = _by_row(state[name].detach().cpu(), mask.cpu())
+        found[name] = _csr(*parts, (len(mask), mask[0].numel()))
+    return found
 
 
 def save_dense(model: nn.Module, path: Path) -> None:
-    """The ``state_dict`` as safetensors, zeros and masks included, for any tool that reads safetensors."""
-    state = _plain(model)
+    """The ``state_dict`` as safetensors, zeros in place and masks left away, for any tool that reads safetensors."""
+    state = {name: tensor for name, tensor in _plain(model).items() if not name.endswith("weight" + MASK)}
     metadata = {"sizes": json.dumps(sizes(unwrap(model)))}
     _checked(path, lambda: _write(path, state, metadata), lambda: _compare(state, _read(path)[0]))
 
@@ -44,10 +50,10 @@ def save_sparse(model: nn.Module, path: Path) -> None:
     masks, out, shapes = _masks(state), dict[str, Tensor](), dict[str, list[int]]()
     for name, tensor in state.items():
         if name in masks:
-            matrix = _csr(tensor, masks[name])
-            out[name + _VALUES] = matrix.values()
-            out[name + _COLUMNS] = _narrow(matrix.col_indices(), matrix.shape[1])
-            out[name + _ROWS] = _narrow(matrix.crow_indices(), len(matrix.values()) + 1)
+            rows, columns, values = _by_row(tensor, masks[name])
+            out[name + _VALUES] = values
+            out[name + _COLUMNS] = _narrow(columns, tensor[0].numel())
+            out[name + _ROWS] = _narrow(rows, len(values) + 1)
             shapes[name] = list(tensor.shape)
         elif name.removesuffix(MASK) not in masks:
             out[name] = tensor
@@ -108,10 +114,13 @@ def load_csr(path: str | Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             names = [key.removesuffix("/data") for key in file.files if key.endswith("/data")]
-            parts = {n: [torch.from_numpy(file[f"{n}/{k}"]) for k in ("indptr", "indices", "data")] for n in names}
+            if not names:
+                raise ValueError("it holds no arrays NAME/data")
+            parts = {
+                n: _three(torch.from_numpy(file[f"{n}/{k}"]) for k in ("indptr", "indices", "data")) for n in names
+            }
             shapes = {n: tuple(file[f"{n}/shape"].tolist()) for n in names}
-        with torch.sparse.check_sparse_tensor_invariants(True):
-            return {n: torch.sparse_csr_tensor(*parts[n], size=shapes[n]) for n in names}
+        return {n: _csr(*parts[n], shapes[n]) for n in names}
     except Exception as error:  # zip, zlib and numpy raise a dozen kinds; none of them runs what is in the file
         if isinstance(error, FileNotFoundError):
             raise
@@ -129,7 +138,7 @@ def save_onnx(model: nn.Module, path: Path, example: Tensor, tolerance: float = 
     try:
         batch = torch.export.Dim("batch")
         two = example if len(example) > 1 else example.expand(2, *example.shape[1:]).contiguous()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet("torch.onnx"):
             warnings.simplefilter("ignore")  # the exporter calls parts of torch that torch deprecates
             program = torch.export.export(model, (two,), dynamic_shapes=({0: batch},), strict=False)
             exported = torch.onnx.export(program, (two,), dynamo=True, verbose=False, optimize=True)
@@ -157,7 +166,13 @@ def _unpacked(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) ->
     for name, listed in shapes.items():
         shape = [int(size) for size in listed]
         values, columns, rows = (tensors[name + part] for part in (_VALUES, _COLUMNS, _ROWS))
-        if not shape or min(shape) < 0 or math.prod(shape) > _LARGEST or values.dim() != 1 or len(columns) != len(values):
+        if (
+            not shape
+            or min(shape) < 0
+            or math.prod(shape) > _LARGEST
+            or values.dim() != 1
+            or len(columns) != len(values)
+        ):
             raise ValueError(f"{name} has shape {shape} and {tuple(values.shape)} values")
         pointers, columns = rows.to(torch.int64), columns.to(torch.int64)
         width = math.prod(shape[1:])
@@ -176,13 +191,23 @@ def _unpacked(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) ->
     return state
 
 
-def _csr(weight: Tensor, mask: Tensor) -> Tensor:
-    """A matrix with a row per output; ``to_sparse_csr`` would lose active zeros."""
+def _by_row(weight: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row pointers, columns and values, a row per output; ``to_sparse_csr`` would lose active zeros."""
     flat = mask.reshape(len(mask), -1).bool()
     rows = torch.cat([torch.zeros(1, dtype=torch.int64), flat.sum(1).cumsum(0)])
-    columns = flat.nonzero()[:, 1]
-    values = weight.reshape(flat.shape)[flat]
-    return torch.sparse_csr_tensor(rows, columns, values, size=flat.shape)
+    return rows, flat.nonzero()[:, 1].contiguous(), weight.reshape(flat.shape)[flat]
+
+
+def _csr(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, ...]) -> Tensor:
+    """A ``torch.sparse_csr`` matrix whose positions were checked."""
+    with torch.sparse.check_sparse_tensor_invariants(True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(rows, columns, values, size=size)
+
+
+def _three(tensors: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns, values = tensors
+    return rows, columns, values
 
 
 def _narrow(index: Tensor, below: int) -> Tensor:
@@ -222,6 +247,17 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError, OverflowError, AttributeError) as error:
         raise ValueError(f"{path} is not a safetensors file: {_first_line(error)}. Write it anew") from error
+
+
+@contextmanager
+def _quiet(logger: str) -> Iterator[None]:
+    """The exporter logs what is not installed and not needed."""
+    level = logging.getLogger(logger).level
+    logging.getLogger(logger).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).setLevel(level)
 
 
 def _checked(path: Path, write: Callable[[], None], compare: Callable[[], None]) -> None:

@@ -47,9 +47,7 @@ def same(model, small, *shape):
 def test_a_dead_neuron_with_positive_bias_goes_into_the_next_bias():
     # Neuron 1 has no inputs: it is relu(2) = 2 for ever. 2 * 10 and 2 * 30 go into the biases of the next layer.
     model = wired(
-        nn.Sequential(
-            linear([[1, 2], [0, 0]], [0.5, 2]), nn.ReLU(), linear([[1, 10], [3, 30]], [0.25, 0]), nn.ReLU()
-        )
+        nn.Sequential(linear([[1, 2], [0, 0]], [0.5, 2]), nn.ReLU(), linear([[1, 10], [3, 30]], [0.25, 0]), nn.ReLU())
     )
     small = shrink(model, torch.zeros(1, 2))
     assert small[0].weight.tolist() == [[1, 2]]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rewire.choose import choose
-from rewire.lab import cli
+from rewire.lab import cli, shipping
 from rewire.lab.data import DATASETS, fetch
 from rewire.lab.display import Display
 from rewire.lab.engines.local import run_all
@@ -53,6 +53,7 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
         "accuracy": f"{result['accuracy']:.2%} (last epoch, test set)",
         "weights": f"{result['nnz']:,} of {result['weights']:,} ({result['density']:.2%})",
         "inference": f"{flops['inference'] / 1e6:,.2f} million multiply-adds, {flops['ratio']:.3f} of dense",
+        "training": f"{flops['training_ratio']:.3f} of the multiply-adds of dense training",
         "empty neurons": f"{empty:,} of {neurons:,}",
         "rewirings": f"{len(result['rewirings'])}",
         "written to": str(folder),
@@ -165,4 +166,7 @@ RUN: dict[type, Callable[[Any, str], None]] = {
     cli.Data: data,
     cli.Methods: methods,
     cli.Runs: runs,
+    cli.Inspect: shipping.inspect,
+    cli.Shrink: shipping.shrink,
+    cli.Export: shipping.export,
 }

@@ -65,8 +65,8 @@ def _slice(model: nn.Module, name: str, dim: int, index: Tensor) -> None:
     for one in (attribute, attribute + MASK):
         if (tensor := owner._parameters.get(one)) is not None:
             owner._parameters[one] = nn.Parameter(tensor.index_select(dim, index).contiguous(), tensor.requires_grad)
-        elif (tensor := owner._buffers.get(one)) is not None:
-            owner._buffers[one] = tensor.index_select(dim, index).contiguous()
+        elif (buffer := owner._buffers.get(one)) is not None:
+            owner._buffers[one] = buffer.index_select(dim, index).contiguous()
 
 
 def _set_groups(model: nn.Module, wiring: Wiring, plan: Plan) -> None:

@@ -70,7 +70,7 @@ def _even_taps(node: fx.Node, inputs: Value, taps: int) -> Tensor:
     if "transpose" in operation(node):
         one_hot = one_hot.transpose(0, 1)
     ones = torch.ones(1, 1, *size[-len(kernel) :], dtype=torch.float64)
-    seen = node.target(ones, one_hot, **options, groups=1)  # type: ignore[operator]
+    seen: Tensor = node.target(ones, one_hot, **options, groups=1)  # type: ignore[operator]
     return even & (seen[0].flatten(1) == 1).all(1)
 
 

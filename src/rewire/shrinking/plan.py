@@ -27,9 +27,7 @@ class Plan:
         return self.keep[channels]
 
 
-def plan(
-    model: nn.Module, example: tuple[Any, ...], masks: Mapping[str, Tensor], fixed_shapes: bool = False
-) -> Plan:
+def plan(model: nn.Module, example: tuple[Any, ...], masks: Mapping[str, Tensor], fixed_shapes: bool = False) -> Plan:
     """Read-only: what can be removed from a model in evaluation mode and float64."""
     graph, owned = trace(model, example)
     walk = Walk(model, masks, fixed_shapes, owned)

@@ -66,7 +66,9 @@ def binary(walk: Walk, node: fx.Node) -> Known:
         return None
     first = one if lead is values[0] else other
     dim = _aligned(first, lead.dim, rank)
-    sides = [_side(walk, argument, value, lead, dim, rank) for argument, value in zip((one, other), values, strict=True)]
+    sides = [
+        _side(walk, argument, value, lead, dim, rank) for argument, value in zip((one, other), values, strict=True)
+    ]
     if any(side is None for side in sides):
         return None
     left, right = (side for side in sides if side is not None)
@@ -199,7 +201,9 @@ def cat(walk: Walk, node: fx.Node) -> Known:
     values = [walk.of(part) for part in parts]
     if any(value is not None and value.dim != dim for value in values):
         return None
-    own = [v if v is not None else walk.fresh(dim, shape(p)[dim], pinned=True) for p, v in zip(parts, values, strict=True)]
+    own = [
+        v if v is not None else walk.fresh(dim, shape(p)[dim], pinned=True) for p, v in zip(parts, values, strict=True)
+    ]
     return joined(dim, own)
 
 

@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Shrinkage:
 
     def __str__(self) -> str:
         rows = [("layer", "before", "after")]
-        rows += [(name, *("x".join(map(str, one)) for one in shapes)) for name, *shapes in self.layers]
+        rows += [(name, "x".join(map(str, a)), "x".join(map(str, b))) for name, a, b in self.layers]
         rows += [("parameters", f"{self.before:,}", f"{self.after:,}")]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
@@ -39,7 +40,9 @@ class Shrinkage:
     def remark(self) -> str:
         """What users should know, or nothing."""
         if self.dead:
-            return f"no signal passes {', '.join(self.dead)}: constants, held by one channel each where others read them"
+            return (
+                f"no signal passes {', '.join(self.dead)}: constants, held by one channel each where others read them"
+            )
         return "nothing can be removed: every channel is used" if self.before == self.after else ""
 
 
@@ -157,13 +160,11 @@ def _inputs(example: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     yield example
     generator = torch.Generator().manual_seed(0)
     for scale in (1.0, 10.0):
-        yield tree_map_only(
-            Tensor,
-            lambda x, by=scale: by * torch.randn(x.shape, generator=generator, dtype=x.dtype)
-            if x.is_floating_point()
-            else x,
-            example,
-        )
+        yield tree_map_only(Tensor, partial(_random_like, scale, generator), example)
+
+
+def _random_like(scale: float, generator: torch.Generator, x: Tensor) -> Tensor:
+    return scale * torch.randn(x.shape, generator=generator, dtype=x.dtype) if x.is_floating_point() else x
 
 
 def _in_double(tensor: Tensor) -> Tensor:

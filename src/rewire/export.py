@@ -116,9 +116,8 @@ def load_csr(path: str | Path) -> dict[str, Tensor]:
             names = [key.removesuffix("/data") for key in file.files if key.endswith("/data")]
             if not names:
                 raise ValueError("it holds no arrays NAME/data")
-            parts = {
-                n: _three(torch.from_numpy(file[f"{n}/{k}"]) for k in ("indptr", "indices", "data")) for n in names
-            }
+            kinds = ("indptr", "indices", "data")
+            parts = {n: _three(torch.from_numpy(file[f"{n}/{k}"]) for k in kinds) for n in names}
             shapes = {n: tuple(file[f"{n}/shape"].tolist()) for n in names}
         return {n: _csr(*parts[n], shapes[n]) for n in names}
     except Exception as error:  # zip, zlib and numpy raise a dozen kinds; none of them runs what is in the file

@@ -12,7 +12,11 @@ import rewire
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "docs" / "methods"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "idea.md", *sorted(CARDS.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("idea", "shipping")),
+    *sorted(CARDS.glob("*.md")),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = "# not run"
 

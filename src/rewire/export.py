@@ -110,7 +110,7 @@ def save_csr(model: nn.Module, path: Path) -> None:
 
 
 def load_csr(path: str | Path) -> dict[str, Tensor]:
-    """The matrices of ``save_csr``; ``scipy.sparse.csr_array((data, indices, indptr), shape)`` takes the same arrays."""
+    """The matrices of ``save_csr``. SciPy takes the same arrays: ``csr_array((data, indices, indptr), shape)``."""
     try:
         with np.load(path, allow_pickle=False) as file:
             names = [key.removesuffix("/data") for key in file.files if key.endswith("/data")]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tests.shrinking.small import SMALL, conv, linear, same, wired
 from torch import nn
 
 from rewire import shrink
-from tests.shrinking.small import SMALL, conv, linear, same, wired
 
 
 def test_a_dead_neuron_with_positive_bias_goes_into_the_next_bias():

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from tests.shrinking.small import linear, same, wired
 from torch import nn
 
 from rewire import shrink
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.shrink import shrink_with_report
-from tests.shrinking.small import linear, same, wired
 
 
 def test_a_dead_layer_is_reported_and_keeps_one_channel():

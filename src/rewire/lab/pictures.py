@@ -5,9 +5,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rewire.analysis.density import masks
-from rewire.lab.figures import DEPTH, LOOKS, MASK, STYLE, WIDTH, save, shrink, tile
+from rewire.lab.figures import DEPTH, LOOKS, MASK, STYLE, WIDTH, logarithmic, save, shrink, tile
 from rewire.lab.network import Trained
 
 
@@ -29,6 +30,7 @@ def densities(trained: Trained) -> Figure:
     first = [start[name] / one.numel() for name, one in found.items()]
     axes.hlines(first, place - 0.42, place + 0.42, LOOKS["Dense"][0], linewidth=1.5, label="start")
     axes.set_xticks(place, list(found), rotation=35, ha="right", rotation_mode="anchor")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set(ylabel="density", title=trained.run.label)
     axes.grid(visible=False, axis="x")
     axes.legend()
@@ -61,7 +63,14 @@ def over_time(trained: Trained) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
     for i, name in enumerate(start):
-        axes.plot(path[:, i] / sizes[name], color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
-    axes.set(yscale="log", xlabel="epoch", ylabel="density", title=trained.run.label)
+        axes.plot(
+            np.maximum(path[:, i], 0.5) / sizes[name],
+            color=DEPTH(i / max(len(start) - 1, 1)),
+            linewidth=1.4,
+            label=name,
+        )
+    logarithmic(axes, percent=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="epoch", ylabel="density", title=trained.run.label)
     figure.legend(loc="outside right upper", fontsize=9)
     return figure

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from rewire.analysis.density import LayerDensity, densities, masks
 from rewire.analysis.flops import macs, positions
@@ -37,7 +38,7 @@ def inspect(command: "cli.Inspect", words: str) -> None:
     console.print(_table(found))
     cost, run = found["flops"], trained.run
     console.print(f"\n[bold]{run.label}[/], {found['steps']:,} steps", highlight=False)
-    console.print(f"inference  {cost['inference'] / 1e6:,.2f} million multiply-adds, {cost['ratio']:.3f} of dense")
+    console.print(f"inference  {cost['inference']:,} multiply-adds, {cost['ratio']:.3f} of dense")
     console.print(f"training   {cost['training_ratio']:.3f} of the multiply-adds of dense training, in as many steps")
     if command.against:
         kept = found["overlap"]["total"]
@@ -91,7 +92,7 @@ def _overlap(before: Trained, after: Trained) -> dict[str, Any]:
 
 def _table(found: dict[str, Any]) -> Table:
     table = Table("layer", "shape", box=None, pad_edge=False)
-    for name in ("density", "weights", "empty neurons", "empty inputs", "left without", "multiply-adds"):
+    for name in ("density", "weights", "empty neurons", "empty inputs", "left", "mult-adds"):
         table.add_column(name, justify="right")
     for row in (*found["layers"], found["total"] | {"name": "total", "shape": []}):
         table.add_row(
@@ -115,13 +116,23 @@ def shrink(command: "cli.Shrink", words: str) -> None:
     trained = read_network(command.network)
     small, report = shrink_with_report(trained.model, trained.example)
     if command.out.suffix == ".pt":
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"model": small.state_dict(), "sizes": sizes(small)}, command.out)
+        _save_pt(small, command.out)
     else:
         save_sparse(small, command.out)
     console.print(str(report), highlight=False, soft_wrap=True)
     console.print(f"same function: {report.difference:.1e} apart at most, relative, in float64", highlight=False)
     _told(command.out)
+
+
+def _save_pt(model: nn.Module, path: Path) -> None:
+    """For ``torch.load(path, weights_only=True)``: the state, and the sizes that modules remember."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = model.state_dict()
+    torch.save({"model": state, "sizes": sizes(model)}, path)
+    back = torch.load(path, weights_only=True)["model"]
+    if state.keys() != back.keys() or not all(torch.equal(state[name], back[name]) for name in state):
+        path.unlink()
+        raise ValueError(f"what was read back from {path} differs from what was written")
 
 
 def export(command: "cli.Export", words: str) -> None:

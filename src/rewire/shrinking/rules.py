@@ -155,7 +155,7 @@ def reduce(walk: Walk, node: fx.Node) -> Known:
         return None
     listed = [given["dim"]] if isinstance(given["dim"], int) else given["dim"]
     over = {one % len(size) for one in listed}
-    if value.dim in over:
+    if value.dim in over or (operation(node) == "sum" and 0 in over):  # a sum over a batch depends on its size
         return None
     dim = value.dim if given.get("keepdim") else value.dim - sum(one < value.dim for one in over)
     return _over_map(node, value, size, dim)

@@ -87,3 +87,20 @@ class Stateful(nn.Module):
 def test_a_difference_is_an_error():
     with pytest.raises(ShrinkError, match="differs from the original by"):
         shrink(wired(Stateful()), torch.ones(1, 2))
+
+
+class OverTheBatch(nn.Module):
+    """A sum over the examples: its constants depend on how many there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = linear([[1, 2], [0, 0]], [0, 3]), linear([[1, 2]])
+
+    def forward(self, x):
+        return self.last(self.first(x).sum(0))
+
+
+def test_the_size_of_the_batch_of_the_example_does_not_matter():
+    model = wired(OverTheBatch())
+    small = shrink_with_report(model, torch.zeros(2, 2))[0]
+    same(model, small, 2)  # a batch of five

@@ -296,6 +296,7 @@ def _look(method: str) -> dict[str, Any]:
 
 
 def logarithmic(axes: Axes, *, percent: bool) -> None:
+    """A logarithmic axis with as many labels as fit."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())

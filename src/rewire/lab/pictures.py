@@ -63,12 +63,8 @@ def over_time(trained: Trained) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
     for i, name in enumerate(start):
-        axes.plot(
-            np.maximum(path[:, i], 0.5) / sizes[name],
-            color=DEPTH(i / max(len(start) - 1, 1)),
-            linewidth=1.4,
-            label=name,
-        )
+        line = np.maximum(path[:, i], 0.5) / sizes[name]  # an empty layer would leave a logarithmic axis
+        axes.plot(line, color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
     logarithmic(axes, percent=True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel="density", title=trained.run.label)

@@ -65,7 +65,7 @@ def gradients(model, x):
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(networks())
 def test_the_same_function_with_the_same_gradients_and_no_more_parameters(model):
     small, report = shrink_with_report(model, EXAMPLE)

@@ -26,7 +26,15 @@ FLOORS = [
     ["checkpoint", "table"],
     ["rewirer"],
     ["attach"],
-    ["analysis.flops", "analysis.dead_units"],
+    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "extras", "resize"],
+    ["analysis.density", "export"],
+    ["shrinking.values"],
+    ["shrinking.graph"],
+    ["shrinking.rules"],
+    ["shrinking.layers"],
+    ["shrinking.plan"],
+    ["shrinking.cut"],
+    ["shrinking.shrink"],
     ["lab"],
 ]
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
@@ -49,7 +57,7 @@ def imports(path):
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
                 [inner]
-                if inner not in ("", "analysis", "lab", "parts", "stores")
+                if inner not in ("", "analysis", "lab", "parts", "shrinking", "stores")
                 else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 

@@ -12,7 +12,11 @@ import rewire
 
 ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "docs" / "methods"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "idea.md", *sorted(CARDS.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / page for page in ("idea.md", "shipping.md")),
+    *sorted(CARDS.glob("*.md")),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = "# not run"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewire.attach import sparsify
+    from rewire.export import load_sparse
     from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
     from rewire.method import Method, Rewiring, rewire
     from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         uniform,
     )
     from rewire.rewirer import Rewirer
+    from rewire.shrinking.shrink import shrink
     from rewire.topology import Edit, Top
 
 __version__ = "0.1.0"
@@ -81,10 +83,12 @@ __all__ = [
     "ggr",
     "gmp",
     "granet",
+    "load_sparse",
     "rewire",
     "rigl",
     "set_",
     "set_rigl",
+    "shrink",
     "snfs",
     "sparsify",
     "static",
@@ -93,6 +97,7 @@ __all__ = [
 
 _HOMES = {
     "rewire.attach": ["sparsify"],
+    "rewire.export": ["load_sparse"],
     "rewire.layer": ["Context", "Edited", "Layer", "LayerSpec", "Signal"],
     "rewire.method": ["Method", "Rewiring", "rewire"],
     "rewire.methods": ["METHODS", "deepr", "dsr", "ggr", "gmp", "granet", "rigl", "set_", "set_rigl", "snfs", "static"],
@@ -116,6 +121,7 @@ _HOMES = {
         "uniform",
     ],
     "rewire.rewirer": ["Rewirer"],
+    "rewire.shrinking.shrink": ["shrink"],
     "rewire.topology": ["Edit", "Top"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

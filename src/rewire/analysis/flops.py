@@ -1,10 +1,12 @@
-"""Multiply-accumulates of one forward pass: every active weight times the positions it is applied at."""
+"""Multiply-accumulates: every active weight times the positions it is applied at; of a pass and of a training."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from rewire.layer import Signal
+from rewire.method import Rewiring
 from rewire.select import find_layers, unwrap
 
 
@@ -44,3 +46,35 @@ def macs(counts: Mapping[str, int], applied: Mapping[str, int]) -> int:
     596
     """
     return sum(count * applied.get(name, 0) for name, count in counts.items())
+
+
+def training_macs(
+    initial: Mapping[str, int],
+    sizes: Mapping[str, int],
+    applied: Mapping[str, int],
+    history: Sequence[Rewiring],
+    steps: int,
+    ranks: Collection[Signal] = (),
+) -> int:
+    """Multiply-accumulates of a training of ``steps`` steps, per example of a batch, along the real densities.
+
+    Counted as in RigL's paper: a step costs the forward pass three times, ``3 f_S`` (forward, gradient of the inputs,
+    gradient of the weights). Where a method ranks the gradients of missing weights, the gradient of the weights is
+    dense: ``2 f_S + f_D``, at the steps that rewire (RigL, GGR), or at every step where momentum is ranked (SNFS).
+
+    >>> training_macs({"a": 2}, {"a": 10}, {"a": 1}, [Rewiring(4, 0.5, [1], [1], [0])], steps=8, ranks=[Signal.GRAD])
+    56
+    """
+    dense, always = macs(sizes, applied), Signal.MOMENTUM in ranks
+    now, total, done = dict(initial), 0, 0
+    for one in history:
+        sparse = macs(now, applied)
+        between = one.step - done - 1
+        total += between * _step(sparse, dense, always) + _step(sparse, dense, always or Signal.GRAD in ranks)
+        done = one.step
+        now = {n: now[n] - d + g for n, d, g in zip(now, one.dropped, one.grown, strict=True)}
+    return total + (steps - done) * _step(macs(now, applied), dense, always)
+
+
+def _step(sparse: int, dense: int, whole_gradient: bool) -> int:
+    return 2 * sparse + (dense if whole_gradient else sparse)

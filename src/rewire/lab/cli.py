@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
@@ -130,10 +130,72 @@ class Runs:
     """A folder with runs below it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inspect:
+    """Show what a network is made of: densities, empty neurons, multiply-adds, what changed.
+
+    Examples:
+      rewire inspect runs/train/0123456789ab
+      rewire inspect runs/train/0123456789ab --against runs/train/ba9876543210
+      rewire inspect runs/train/0123456789ab --json > network.json
+      rewire inspect runs/train/0123456789ab --pictures pictures
+
+    """
+
+    network: Positional[Path]
+    """The folder of a run, or its checkpoint."""
+    against: Path | None = None
+    """Another run or checkpoint: how much of its topology is the same."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    pictures: Path | None = None
+    """Also draw layer densities, masks with neuron histograms and density over time into this folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrink:
+    """Remove empty neurons and unused inputs, exactly, and write the smaller network.
+
+    Examples:
+      rewire shrink runs/train/0123456789ab -o small.safetensors
+      rewire shrink runs/train/0123456789ab -o small.pt
+
+    """
+
+    network: Positional[Path]
+    """The folder of a run, or its checkpoint."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The file: .safetensors (rewire.load_sparse reads it), or .pt for torch.load(weights_only=True)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write a network for other tools, and read it back to see that it is the same.
+
+    Examples:
+      rewire export runs/train/0123456789ab --to safetensors -o network.safetensors
+      rewire export runs/train/0123456789ab --to csr -o network.npz
+      rewire export runs/train/0123456789ab --to onnx --shrink -o network.onnx
+
+    """
+
+    network: Positional[Path]
+    """The folder of a run, or its checkpoint."""
+    to: Literal["dense", "csr", "safetensors", "onnx"]
+    """dense: all weights; safetensors: those that exist; csr: matrices for SciPy and torch; onnx."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The file to write."""
+    shrink: bool = False
+    """Remove empty neurons and unused inputs first."""
+
+
 COMMANDS: dict[str, type] = {
     "train": Train,
     "sweep": Sweep,
     "report": Report,
+    "inspect": Inspect,
+    "shrink": Shrink,
+    "export": Export,
     "data": Data,
     "methods": Methods,
     "runs": Runs,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rewire.choose import choose
-from rewire.lab import cli
+from rewire.lab import cli, shipping
 from rewire.lab.data import DATASETS, fetch
 from rewire.lab.display import Display
 from rewire.lab.engines.local import run_all
@@ -63,6 +63,8 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
         "rewirings": f"{len(result['rewirings'])}",
         "written to": str(folder),
     }
+    if "training_ratio" in flops:  # results of earlier versions do not have it
+        rows["training"] = f"{flops['training_ratio']:.3f} of the multiply-adds of dense training"
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table
@@ -172,4 +174,7 @@ RUN: dict[type, Callable[[Any, str], None]] = {
     cli.Data: data,
     cli.Methods: methods,
     cli.Runs: runs,
+    cli.Inspect: shipping.inspect,
+    cli.Shrink: shipping.shrink,
+    cli.Export: shipping.export,
 }

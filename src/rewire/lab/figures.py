@@ -77,7 +77,7 @@ def layer_density(records: Iterable[Record]) -> Figure:
             shift = (i - (len(groups) - 1) / 2) * 0.7 / len(groups) * few  # side by side, equal ones stay visible
             look = _look(method) | ({"linestyle": "", "markersize": 7} if few else {"linewidth": 1})
             axes.plot(place + shift, _layers(group, "nnz")[2] / scale, **look, label=method)
-        _logarithmic(axes, percent=label == "density")
+        logarithmic(axes, percent=label == "density")
         axes.set_ylabel(label)
         axes.grid(visible=not few, axis="x")
     below.set_xlabel("" if few else "layer, from the input")
@@ -117,7 +117,7 @@ def density_over_time(records: Iterable[Record]) -> Figure:
             line = np.maximum([start[i], *path[:, i]], 0.5) / sizes[i]  # an empty layer would leave a logarithmic axis
             axes.plot(line, color=DEPTH(i / max(len(names) - 1, 1)), linewidth=1.4, label=name)
         axes.set_title(method)
-        _logarithmic(axes, percent=True)
+        logarithmic(axes, percent=True)
     handles, labels = grid[0].get_legend_handles_labels()
     some = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), NAMED)).round().astype(int))
     figure.legend([handles[i] for i in some], [labels[i] for i in some], loc="outside right upper", fontsize=9)
@@ -295,7 +295,8 @@ def _look(method: str) -> dict[str, Any]:
     return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": "-" if marker else "--"}
 
 
-def _logarithmic(axes: Axes, *, percent: bool) -> None:
+def logarithmic(axes: Axes, *, percent: bool) -> None:
+    """A logarithmic axis with as many labels as fit."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())

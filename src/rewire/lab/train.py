@@ -3,7 +3,7 @@
 import shlex
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rewire.analysis.dead_units import count_units
-from rewire.analysis.flops import macs, positions
+from rewire.analysis.flops import macs, positions, training_macs
 from rewire.attach import sparsify
 from rewire.lab import checkpoints
 from rewire.lab.augment import batches, plain_batches, steps_per_epoch
@@ -24,7 +24,8 @@ from rewire.lab.environment import environment
 from rewire.lab.models import build
 from rewire.lab.results import claim, read_json, write_json, write_metrics
 from rewire.lab.run import DENSE, Run
-from rewire.method import Method
+from rewire.layer import Signal
+from rewire.method import Method, Rewiring
 from rewire.methods import METHODS
 from rewire.parts.drop import Lowest
 from rewire.rewirer import Rewirer
@@ -219,6 +220,19 @@ def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, An
     return result
 
 
+def training_flops(
+    initial: Mapping[str, int],
+    sizes: Mapping[str, int],
+    applied: Mapping[str, int],
+    history: Sequence[Rewiring],
+    steps: int,
+    ranks: Collection[Signal],
+) -> dict[str, float]:
+    """What the whole training cost, per image of a batch, and against a dense one of as many steps."""
+    cost, dense = training_macs(initial, sizes, applied, history, steps, ranks), 3 * steps * macs(sizes, applied)
+    return {"training": cost, "training_dense": dense, "training_ratio": cost / dense}
+
+
 def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
     """What ``result.json`` holds."""
     nnz, last = trainer.nnz(), trainer.metrics[-1]
@@ -228,6 +242,7 @@ def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
     sizes = {name: spec.numel for name, spec in specs.items()}
     sparse, dense = macs(nnz, applied), macs(sizes, applied)
     history = trainer.rewirer.history if trainer.rewirer is not None else []
+    ranks = trainer.rewirer.method.ranks if trainer.rewirer is not None else frozenset[Signal]()
     return {
         "accuracy": last["accuracy"],
         "loss": last["loss"],
@@ -240,7 +255,8 @@ def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
             | asdict(used[name])
             for name in nnz
         ],
-        "flops": {"inference": sparse, "dense": dense, "ratio": sparse / dense},
+        "flops": {"inference": sparse, "dense": dense, "ratio": sparse / dense}
+        | training_flops(trainer.initial, sizes, applied, history, len(trainer.metrics) * trainer.steps, ranks),
         "rewirings": [asdict(one) for one in history],
         "steps_per_epoch": trainer.steps,
         "seconds": sum(line["seconds"] for line in trainer.metrics),

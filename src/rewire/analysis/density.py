@@ -1,0 +1,53 @@
+"""Where the weights of a model are: every Conv and Linear layer, by its mask; one without a mask is dense."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rewire.analysis.dead_units import Units, count_units
+from rewire.layer import LayerSpec
+from rewire.select import find_layers, unwrap
+from rewire.stores.flat import where_true
+
+MASK = "weight_mask"
+
+
+@dataclass(frozen=True)
+class LayerDensity:
+    """One layer: its shape, how many of its weights exist, and which of its units are used."""
+
+    spec: LayerSpec
+    nnz: int
+    units: Units
+
+    @property
+    def density(self) -> float:
+        """The share of the weights that exist."""
+        return self.nnz / self.spec.numel
+
+
+def masks(model: nn.Module) -> dict[str, Tensor]:
+    """Which weights exist, by layer."""
+    found = find_layers(unwrap(model))[0]
+    dense = torch.ones
+    return {
+        one.spec.name: mask.detach().cpu()
+        if (mask := one.module._buffers.get(MASK)) is not None
+        else dense(one.spec.shape, dtype=torch.bool)
+        for one in found
+    }
+
+
+def densities(model: nn.Module) -> list[LayerDensity]:
+    """Every layer in the order of the model.
+
+    >>> densities(nn.Linear(4, 3))[0].nnz
+    12
+    """
+    specs = {one.spec.name: one.spec for one in find_layers(unwrap(model))[0]}
+    made = []
+    for name, mask in masks(model).items():
+        active = where_true(mask)
+        made.append(LayerDensity(specs[name], len(active), count_units(specs[name], active)))
+    return made

@@ -1,0 +1,72 @@
+"""Pictures of one network: layer densities, masks with the histogram of their neurons, densities over time."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from rewire.analysis.density import masks
+from rewire.lab.figures import DEPTH, LOOKS, MASK, STYLE, WIDTH, logarithmic, save, shrink, tile
+from rewire.lab.network import Trained
+
+
+def draw(trained: Trained, folder: Path) -> list[Path]:
+    """Write every picture into a folder, as PNG and SVG; the paths."""
+    made = {"densities": densities(trained), "over-time": over_time(trained)}
+    made |= {f"mask-{name}": mask(trained, name) for name in masks(trained.model)}
+    return [path for name, figure in made.items() for path in save(figure, folder / name)]
+
+
+@matplotlib.rc_context(STYLE)
+def densities(trained: Trained) -> Figure:
+    """The density of every layer, at the start and now."""
+    found, start = masks(trained.model), trained.state["initial"]
+    place = np.arange(len(found))
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.subplots()
+    axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=LOOKS["GGR"][0], label="now")
+    first = [start[name] / one.numel() for name, one in found.items()]
+    axes.hlines(first, place - 0.42, place + 0.42, LOOKS["Dense"][0], linewidth=1.5, label="start")
+    axes.set_xticks(place, list(found), rotation=35, ha="right", rotation_mode="anchor")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(ylabel="density", title=trained.run.label)
+    axes.grid(visible=False, axis="x")
+    axes.legend()
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def mask(trained: Trained, name: str) -> Figure:
+    """A mask, white where a weight is, beside the number of weights that its neurons have."""
+    one = masks(trained.model)[name].numpy()
+    counts = one.reshape(len(one), -1).sum(1)
+    figure = Figure(figsize=(WIDTH, 3.8))
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    image = shrink(tile(one))
+    left.imshow(image, MASK, vmin=0, vmax=image.max() or 1.0, interpolation="none", aspect="auto")
+    left.set(title=name, xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
+    right.hist(counts, bins=np.arange(min(int(counts.max()) + 2, 10_000)) - 0.5, color=LOOKS["GGR"][0])
+    right.set(
+        xlabel="weights of a neuron", ylabel="neurons", title=f"{int((counts == 0).sum())} of {len(counts)} empty"
+    )
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def over_time(trained: Trained) -> Figure:
+    """The density of every layer after each epoch."""
+    start = trained.state["initial"]
+    sizes = {name: one.numel() for name, one in masks(trained.model).items()}
+    path = np.array([list(start.values()), *(line["nnz"] for line in trained.state["metrics"])], dtype=float)
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.subplots()
+    for i, name in enumerate(start):
+        line = np.maximum(path[:, i], 0.5) / sizes[name]  # an empty layer would leave a logarithmic axis
+        axes.plot(line, color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
+    logarithmic(axes, percent=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="epoch", ylabel="density", title=trained.run.label)
+    figure.legend(loc="outside right upper", fontsize=9)
+    return figure

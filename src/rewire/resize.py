@@ -1,0 +1,53 @@
+"""Give a model the sizes of another one of the same kind: a shrunk network is loaded into a freshly built one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+_REMEMBERED = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.modules.conv._ConvNd: ("in_channels", "out_channels", "groups"),
+    nn.modules.batchnorm._NormBase: ("num_features",),
+    nn.PReLU: ("num_parameters",),
+}
+
+
+def sizes(model: nn.Module) -> dict[str, dict[str, int]]:
+    """What modules remember about their sizes, by name.
+
+    >>> sizes(nn.Sequential(nn.Linear(2, 3)))
+    {'0': {'in_features': 2, 'out_features': 3}}
+    """
+    return {
+        name: {key: int(getattr(module, key)) for key in keys}
+        for name, module in model.named_modules()
+        for kind, keys in _REMEMBERED.items()
+        if isinstance(module, kind)
+    }
+
+
+def resize(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make parameters and buffers of the shapes in ``state``, and biases that only ``state`` has.
+
+    Everything is looked at before anything is changed: names and numbers come from a file.
+    """
+    known = sizes(model)
+    for name, values in asked.items():
+        if name not in known or set(values) != set(known[name]) or not all(type(v) is int for v in values.values()):
+            raise ValueError(f"it describes {name!r} as {values}, which this model does not have")
+    modules = dict(model.named_modules())
+    for name, tensor in state.items():
+        path, _, attribute = name.rpartition(".")
+        module = modules.get(path)
+        if module is None:
+            continue  # load_state_dict names it
+        held = module._parameters if attribute in module._parameters else module._buffers
+        old = held.get(attribute)
+        if attribute in held and (old is None or old.shape != tensor.shape):
+            template = old if old is not None else next(iter(module.parameters()))
+            new = template.detach().new_zeros(tensor.shape)
+            held[attribute] = nn.Parameter(new, template.requires_grad) if held is module._parameters else new
+    for name, values in asked.items():
+        for key, value in values.items():
+            setattr(modules[name], key, value)

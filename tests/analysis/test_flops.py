@@ -1,0 +1,73 @@
+"""Against figures published elsewhere, and by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import rewire
+from rewire.analysis.flops import macs, positions, training_macs
+from rewire.lab import models
+from rewire.layer import Signal
+from rewire.method import Rewiring
+from rewire.select import find_layers
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, planes, stride):
+        super().__init__()
+        self.one = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.two = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.three = nn.Conv2d(planes, 4 * planes, 1, bias=False)
+        self.down = nn.Conv2d(inputs, 4 * planes, 1, stride, bias=False) if inputs != 4 * planes else nn.Identity()
+
+    def forward(self, x):
+        return self.three(self.two(self.one(x))) + self.down(x)
+
+
+def resnet50():
+    layers, inputs = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)], 64
+    for planes, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, planes, stride if block == 0 else 1))
+            inputs = 4 * planes
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def counts(model, shape):
+    specs = [one.spec for one in find_layers(model)[0]]
+    return specs, positions(model, torch.zeros(1, *shape))
+
+
+def test_resnet50_and_its_erk_at_90_percent():
+    with torch.device("meta"):
+        model = resnet50()
+        specs, applied = counts(model, (3, 224, 224))
+    dense = macs({one.name: one.numel for one in specs}, applied)
+    assert dense == pytest.approx(4.1e9, rel=0.01)
+    n = round(0.1 * sum(one.numel for one in specs))
+    sparse = dict(zip((one.name for one in specs), rewire.erdos_renyi_kernel(specs, n, [1] * len(specs)), strict=True))
+    assert macs(sparse, applied) / dense == pytest.approx(0.24, abs=0.005)  # RigL, table 2
+
+
+def test_resnet18_on_cifar():
+    specs, applied = counts(models.build("resnet-18", classes=10, image=(3, 32, 32)), (3, 32, 32))
+    assert macs({one.name: one.numel for one in specs}, applied) == pytest.approx(0.56e9, rel=0.01)
+
+
+SETTING = {"initial": {"a": 10, "b": 0}, "sizes": {"a": 100, "b": 100}, "applied": {"a": 1, "b": 5}, "steps": 10}
+MOVE = [Rewiring(4, 0.5, [4, 0], [0, 4], [0, 0])]  # four weights go to where each is used five times
+
+
+def test_training_is_integrated_over_the_densities():
+    # f_S is 10 up to step 4 and 6 + 4 * 5 = 26 for six more; f_D is 600.
+    assert training_macs(**SETTING, history=[]) == 10 * 3 * 10
+    assert training_macs(**SETTING, history=MOVE) == 4 * 30 + 6 * 78
+    assert training_macs(**SETTING, history=MOVE, ranks=[Signal.GRAD]) == 3 * 30 + (20 + 600) + 6 * 78
+    assert training_macs(**SETTING, history=MOVE, ranks=[Signal.MOMENTUM]) == 4 * 620 + 6 * (52 + 600)
+
+
+def test_rigl_costs_what_its_paper_says():
+    # (3 f_S dT + 2 f_S + f_D) / (dT + 1) a step on average, with one rewiring in dT + 1 steps.
+    history = [Rewiring(step, 0.1, [1], [1], [0]) for step in range(100, 1001, 100)]
+    total = training_macs({"a": 10}, {"a": 100}, {"a": 1}, history, 1000, [Signal.GRAD])
+    assert total / 1000 == pytest.approx((3 * 10 * 99 + 2 * 10 + 100) / 100)

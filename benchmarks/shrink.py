@@ -84,4 +84,4 @@ def untrained() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    return [*trained("erk"), *trained("uniform"), *untrained()]
+    return [*trained("erk"), *trained("uniform"), *trained("connected-erk"), *untrained()]

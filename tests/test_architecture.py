@@ -24,11 +24,13 @@ FLOORS = [
     ["methods", "reachability"],
     ["stores.flat"],
     ["stores.optimizer"],
+    ["stores.modules", "stores.store"],
     ["stores.masked"],
+    ["stores.packed"],
     ["checkpoint", "table"],
     ["rewirer"],
     ["attach"],
-    ["analysis.flops", "analysis.dead_units"],
+    ["analysis.flops", "analysis.dead_units", "plain"],
     ["lab"],
 ]
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}

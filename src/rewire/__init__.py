@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         explicit,
         uniform,
     )
+    from rewire.plain import to_dense
     from rewire.rewirer import Rewirer
     from rewire.topology import Edit, Top
 
@@ -88,6 +89,7 @@ __all__ = [
     "snfs",
     "sparsify",
     "static",
+    "to_dense",
     "uniform",
 ]
 
@@ -115,6 +117,7 @@ _HOMES = {
         "explicit",
         "uniform",
     ],
+    "rewire.plain": ["to_dense"],
     "rewire.rewirer": ["Rewirer"],
     "rewire.topology": ["Edit", "Top"],
 }

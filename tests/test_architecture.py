@@ -31,6 +31,7 @@ FLOORS = [
     ["rewirer"],
     ["attach"],
     ["analysis.flops", "analysis.dead_units", "plain"],
+    ["inference"],
     ["lab"],
 ]
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}

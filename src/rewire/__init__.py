@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewire.attach import sparsify
+    from rewire.inference import pack
     from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
     from rewire.method import Method, Rewiring, rewire
     from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
@@ -82,6 +83,7 @@ __all__ = [
     "ggr",
     "gmp",
     "granet",
+    "pack",
     "rewire",
     "rigl",
     "set_",
@@ -117,6 +119,7 @@ _HOMES = {
         "explicit",
         "uniform",
     ],
+    "rewire.inference": ["pack"],
     "rewire.plain": ["to_dense"],
     "rewire.rewirer": ["Rewirer"],
     "rewire.topology": ["Edit", "Top"],

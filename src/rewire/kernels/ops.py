@@ -128,10 +128,12 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 sparse_conv2d.register_autograd(_gradients, setup_context=_remember)
 
 
-def sparse_linear(x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+def sparse_linear(
+    x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, outputs: int, relu: bool = False
+) -> Tensor:
     """A linear layer with ``values`` at flat ``positions``: ``(..., inputs)`` to ``(..., outputs)``."""
     inputs = x.shape[-1]
     geometry = Geometry((outputs, inputs, 1, 1)).numbers()
     pixels = x.reshape(-1, inputs)[:, :, None, None]
-    y: Tensor = sparse_conv2d(pixels, values, positions, bias, geometry)
+    y: Tensor = sparse_conv2d(pixels, values, positions, bias, geometry, relu)
     return y[:, :, 0, 0].reshape(*x.shape[:-1], outputs)

@@ -44,6 +44,7 @@ class Packed(nn.Module):
     dense_shape: torch.Size
     geometry: Geometry
     tape: Tape | None
+    relu: bool = False  # whether the layer applies the activation that follows it, in a model packed for inference
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take another number of weights, or a masked checkpoint: what is loaded decides the topology."""
@@ -64,7 +65,7 @@ class PackedLinear(Packed, nn.Linear):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """As ever, whatever the number of leading dimensions."""
-        y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features)
+        y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features, self.relu)
         if self.tape is not None:
             self.tape.record(x, y, self.weight)
         return y
@@ -76,7 +77,8 @@ class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """As ever; the output has the batch innermost in memory."""
         image = x if x.dim() == 4 else x[None]
-        y: Tensor = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, self.geometry.numbers())
+        numbers = self.geometry.numbers()
+        y: Tensor = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, numbers, self.relu)
         if self.tape is not None:
             self.tape.record(image, y, self.weight)
         return y if x.dim() == 4 else y[0]

@@ -72,11 +72,7 @@ def native() -> ctypes.CDLL | None:
 
 
 def info() -> dict[str, object]:
-    """Which kernels run: the instruction set in use, those available, and the number of threads.
-
-    >>> sorted(info())
-    ['available', 'isa', 'threads']
-    """
+    """What ``rewire.kernels.info()`` tells."""
     return {"isa": chosen(), "available": [*available(), REFERENCE], "threads": torch.get_num_threads()}
 
 

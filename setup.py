@@ -1,6 +1,7 @@
 """Compiles the native kernels into the package where there is a C++ compiler; everything else is in pyproject.toml."""
 
 import importlib.util
+import shutil
 import subprocess
 import warnings
 from pathlib import Path
@@ -31,10 +32,21 @@ class BuildKernels(build_ext):
                 f"the native sparse kernels were not built, plain-torch ones will serve: {error}", stacklevel=1
             )
 
+    def copy_extensions_to_source(self) -> None:
+        """An editable install finds the libraries beside the sources."""
+        for path in self._built():
+            shutil.copy2(path, KERNELS / path.name)
+
     def get_outputs(self) -> list[str]:
         """The libraries that a wheel has to carry."""
-        folder = Path(self.build_lib, "rewire", "kernels")
-        return [str(path) for path in folder.glob("librewire_*.so")]
+        return [str(path) for path in self._built()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Where an editable install puts each of them."""
+        return {str(path): str(KERNELS / path.name) for path in self._built()} if self.inplace else {}
+
+    def _built(self) -> list[Path]:
+        return sorted(Path(self.build_lib, "rewire", "kernels").glob("librewire_*.so"))
 
 
 setup(

@@ -4,7 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check bench clean
+NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
+
+.PHONY: demo test lint types check sanitize bench clean
 
 demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; print the table and the report's path
 	$(BIN)/rewire sweep demo
@@ -21,6 +23,12 @@ types: $(VENV)/dev
 check: $(VENV)/dev $(VENV)/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two workers share the cores
 
+# Leaks are left out: Python itself never frees everything. The libraries are built apart and found by REWIRE_LIBRARIES.
+sanitize: $(VENV)/dev        ## the kernel tests under the address and undefined-behaviour sanitizers
+	$(BIN)/python -m rewire.kernels.build --sanitize build/sanitized
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	REWIRE_LIBRARIES=build/sanitized $(BIN)/python -m pytest tests/kernels -k "native or fuzz" -p no:xdist
+
 bench: $(VENV)/bench         ## speed and memory as ratios; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
 
@@ -31,11 +39,11 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/lab: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/lab: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e ".[lab]"
 	@touch $@
 
-$(VENV)/dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e ".[dev]"
 	@touch $@
 

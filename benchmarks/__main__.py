@@ -5,19 +5,19 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import ordinary_step, rewiring, shrink
+from benchmarks import ordinary_step, packed, rewiring, shrink
 from rewire.lab.environment import environment
 from rewire.lab.results import write_json
 
 
 def main() -> None:
     torch.manual_seed(0)
-    rows = [row for module in (rewiring, ordinary_step, shrink) for row in module.rows()]
+    rows = [row for module in (rewiring, ordinary_step, shrink, packed) for row in module.rows()]
     about = environment("cpu")
     print(json.dumps(about))
     for row in rows:
         verdict = {True: "met", False: "NOT MET", None: ""}[row["met"]]
-        print(f"{row['what']:62} {row['ratio']:8.3f}   {row['target']!s:16} {verdict}")
+        print(f"{row['what']:75} {row['ratio']:8.3f}   {row['target']!s:16} {verdict}")
     path = Path(__file__).parent / "results" / "latest.json"
     write_json(path, {"environment": about, "rows": rows})
     print(f"written to {path}")

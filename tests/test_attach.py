@@ -180,8 +180,6 @@ def test_wrong_types():
 def test_unknown_store():
     with pytest.raises(ValueError, match="unknown store 'maskd'. Did you mean 'masked'"):
         sparsify(mlp(), store="maskd")
-    with pytest.raises(ValueError, match="unknown store 'packed'"):
-        sparsify(mlp(), store="packed")
 
 
 def test_twice():

@@ -112,7 +112,7 @@ def test_another_model_is_refused_with_the_names_and_shapes():
 def test_another_store_or_format_or_something_else_is_refused():
     rewirer = build("rigl")[2]
     with pytest.raises(ValueError, match="checkpoint's store differs"):
-        rewirer.load_state_dict(rewirer.state_dict() | {"store": "packed"})
+        rewirer.load_state_dict(rewirer.state_dict() | {"store": "elsewhere"})
     with pytest.raises(ValueError, match="checkpoint's format differs"):
         rewirer.load_state_dict(rewirer.state_dict() | {"format": 99})
     snfs = build("snfs")[2]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rewire.attach import sparsify
     from rewire.export import load_sparse
+    from rewire.inference import pack
     from rewire.layer import Context, Edited, Layer, LayerSpec, Signal
     from rewire.method import Method, Rewiring, rewire
     from rewire.methods import METHODS, deepr, dsr, ggr, gmp, granet, rigl, set_, set_rigl, snfs, static
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         explicit,
         uniform,
     )
+    from rewire.plain import to_dense
     from rewire.rewirer import Rewirer
     from rewire.shrinking.shrink import shrink
     from rewire.topology import Edit, Top
@@ -84,6 +86,7 @@ __all__ = [
     "gmp",
     "granet",
     "load_sparse",
+    "pack",
     "rewire",
     "rigl",
     "set_",
@@ -92,6 +95,7 @@ __all__ = [
     "snfs",
     "sparsify",
     "static",
+    "to_dense",
     "uniform",
 ]
 
@@ -120,6 +124,8 @@ _HOMES = {
         "explicit",
         "uniform",
     ],
+    "rewire.inference": ["pack"],
+    "rewire.plain": ["to_dense"],
     "rewire.rewirer": ["Rewirer"],
     "rewire.shrinking.shrink": ["shrink"],
     "rewire.topology": ["Edit", "Top"],

@@ -13,9 +13,11 @@ from rewire.reachability import cut_layers
 from rewire.rewirer import Rewirer
 from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.stores.flat import is_expanded
-from rewire.stores.masked import MASK, MaskedStore
+from rewire.stores.masked import MaskedStore
+from rewire.stores.modules import MASK, POSITIONS
+from rewire.stores.packed import PackedStore
 
-STORES = {"masked": MaskedStore}
+STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {"masked": MaskedStore, "packed": PackedStore}
 
 
 def sparsify(
@@ -32,6 +34,9 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
+    ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
+    that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
+    holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
@@ -53,10 +58,10 @@ def sparsify(
     _refuse_wrong_state(found, optimizer)
     context = Context(seed=seed)
     active = method.start([one.spec for one in found], _budget(method, found), context)
-    if init == "fan_in":
-        for index, (one, positions) in enumerate(zip(found, active, strict=True)):
-            _draw_for_fan_in(one, positions, context.generator("init", index))
-    rewirer = Rewirer(model, kind(found, active, optimizer), method, seed, left_out, on_rewire)
+    drawn = [
+        _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
+    ]
+    rewirer = Rewirer(model, kind(model, found, active, drawn, optimizer), method, seed, left_out, on_rewire)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
 
@@ -76,10 +81,12 @@ def _refuse_wrong_types(model: object, optimizer: object, method: object, init: 
 
 
 def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:
-    masked = [one.spec.name for one in found if MASK in one.module._buffers]
-    if masked:
+    for one in found:
+        if not {MASK, POSITIONS} & one.module._buffers.keys():
+            continue
+        how = "has a mask" if MASK in one.module._buffers else "is packed"
         raise ValueError(
-            f"the model is sparse already ({masked[0]} has a mask): call remove() on its Rewirer first; "
+            f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
     expanded = [one.spec.name for one in found if is_expanded(one.parameter)]
@@ -109,14 +116,23 @@ def _budget(method: Method, found: Sequence[Found]) -> int:
 
 
 @torch.no_grad()
-def _draw_for_fan_in(one: Found, positions: Tensor, generator: torch.Generator) -> None:
-    """Kaiming-uniform for the connections that exist: bound ``sqrt(6 / fan_in)`` with each output's own fan-in."""
-    _, outputs = endpoints(one.spec, positions)
-    fan_in = torch.bincount(outputs, minlength=units(one.spec)[1])[outputs]
-    drawn = (2 * torch.rand(len(positions), generator=generator, dtype=torch.float64) - 1) * (6 / fan_in).sqrt()
-    weight = torch.zeros(one.spec.numel, dtype=torch.float64)
-    weight[positions] = drawn
-    one.parameter.copy_(weight.view(one.spec.shape))
+def _draw(one: Found, positions: Tensor, init: str | None, context: Context, index: int) -> Tensor | None:
+    """Values for the weights that exist, or ``None`` where they are those of the dense weight.
+
+    ``init="fan_in"``: Kaiming-uniform for the connections that exist, bound ``sqrt(6 / fan_in)`` with each output's own
+    fan-in. A weight on the meta device has no values yet: it is drawn as torch's layers draw theirs, its bias too.
+    """
+    if init is None and not one.parameter.is_meta:
+        return None
+    bound: Tensor | float = one.spec.shape[1:].numel() ** -0.5
+    if one.parameter.is_meta and (bias := one.module._parameters.get("bias")) is not None:
+        uniform = torch.rand(bias.shape, generator=context.generator("bias", index), dtype=bias.dtype)
+        torch.utils.swap_tensors(bias, nn.Parameter((2 * uniform - 1) * bound))
+    if init == "fan_in":
+        _, outputs = endpoints(one.spec, positions)
+        bound = (6 / torch.bincount(outputs, minlength=units(one.spec)[1])[outputs]).sqrt()
+    uniform = torch.rand(len(positions), generator=context.generator("init", index), dtype=torch.float64)
+    return (2 * uniform - 1) * bound
 
 
 def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tensor]) -> bool:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from rewire.method import Method, Rewiring
-from rewire.stores.masked import MaskedLayer
+from rewire.stores.store import StoredLayer
 
 FORMAT = 1
+EXCHANGEABLE = {"masked", "packed"}
 
 
 def history_state(history: Sequence[Rewiring]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def history_from(state: dict[str, Any]) -> list[Rewiring]:
     ]
 
 
-def compare_masks(layers: Sequence[MaskedLayer], expected: Sequence[int]) -> None:
+def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int]) -> None:
     """Raise if the model's masks are not those that the loaded state was saved with."""
     other = [one.name for one, want in zip(layers, expected, strict=True) if checksum(one.active()) != want]
     if other:
@@ -49,13 +50,15 @@ def checksum(positions: Tensor) -> int:
     return int((mixed ^ (mixed >> 29)).sum())
 
 
-def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[MaskedLayer]) -> None:
+def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[StoredLayer]) -> None:
     """Raise, with the names and shapes that differ, if the state is not of this method, store and model."""
     missing = {"format", "method", "store", "seed", "layers", "masks", "step", "due", "memory", "averages", "history"}
     missing -= set(state)
     if missing:
         raise ValueError(f"this is not a rewirer's state_dict: it has no {', '.join(sorted(missing))}")
     for what, have in (("format", FORMAT), ("store", store), ("method", repr(method))):
+        if what == "store" and {state[what], have} <= EXCHANGEABLE:
+            continue  # the same weights, held differently: each store reads the other's checkpoints
         if state[what] != have:
             raise ValueError(f"the checkpoint's {what} differs:\n  checkpoint: {state[what]}\n  here:       {have}")
     saved = {name: tuple(shape) for name, shape in state["layers"].items()}

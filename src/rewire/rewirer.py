@@ -11,8 +11,7 @@ from rewire.checkpoint import FORMAT, checksum, compare_masks, history_from, his
 from rewire.layer import Captured, Context, Signal
 from rewire.method import Method, Rewiring, budget, capture, rewire
 from rewire.select import conv_and_linear
-from rewire.stores.flat import is_finite
-from rewire.stores.masked import MaskedLayer, MaskedStore
+from rewire.stores.store import Store, StoredLayer
 from rewire.table import table
 from rewire.topology import Edit
 
@@ -26,7 +25,7 @@ class Rewirer:
     def __init__(
         self,
         model: nn.Module,
-        store: MaskedStore,
+        store: Store,
         method: Method,
         seed: int,
         left_out: dict[str, str],
@@ -55,7 +54,7 @@ class Rewirer:
     # What users ask about.
 
     @property
-    def layers(self) -> list[MaskedLayer]:
+    def layers(self) -> Sequence[StoredLayer]:
         """The sparse layers, in the order of the model."""
         return self.store.layers
 
@@ -84,7 +83,7 @@ class Rewirer:
     def __repr__(self) -> str:
         if not self._hooks:
             return "Rewirer (removed)"
-        return table(self.layers, self.method, self.step, self.left_out)
+        return table(self.store, self.method, self.step, self.left_out)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``."""
@@ -224,8 +223,7 @@ class Rewirer:
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
-        grads = {layer.name: layer.parameter.grad for layer in self.layers}
-        bad = [name for name, grad in grads.items() if grad is not None and not is_finite(grad)]
+        bad = [layer.name for layer in self.layers if not layer.is_finite()]
         if bad:
             self._tell(
                 f"not finite at {self._steps}",
@@ -263,9 +261,8 @@ def _counts(edits: Sequence[Edit]) -> tuple[list[int], list[int], list[int]]:
     return [len(edit.drop) for edit in edits], [len(edit.grow) for edit in edits], regrown.tolist()
 
 
-def _warn_if_silent(layers: Sequence[MaskedLayer]) -> None:
-    grads = [layer.parameter.grad for layer in layers]
-    if all(grad is None or not bool(grad.any()) for grad in grads):
+def _warn_if_silent(layers: Sequence[StoredLayer]) -> None:
+    if all(layer.is_silent() for layer in layers):
         warnings.warn(
             "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
             "start, and no method can revive it. Use a connected start (start='connected-erk') with init='fan_in'.",

@@ -87,7 +87,8 @@ def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[
 
 def _spec(name: str, module: nn.Module, weight: nn.Parameter) -> LayerSpec:
     transposed = bool(getattr(module, "transposed", False))
-    return LayerSpec(name, torch.Size(weight.shape), int(getattr(module, "groups", 1)), transposed)
+    shape = getattr(module, "dense_shape", weight.shape)  # a packed weight is a list of values
+    return LayerSpec(name, torch.Size(shape), int(getattr(module, "groups", 1)), transposed)
 
 
 def _matching(

@@ -1,13 +1,14 @@
 """What ``print(rewirer)`` shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rewire.method import Method
-from rewire.stores.masked import MaskedLayer
+from rewire.stores.store import Store
 
 
-def table(layers: Sequence[MaskedLayer], method: Method, step: int, left_out: Mapping[str, str]) -> str:
+def table(store: Store, method: Method, step: int, left_out: Mapping[str, str]) -> str:
     """A row per layer with shape, density and nnz; the total; and what was left out, with the reason."""
+    layers = store.layers
     total = sum(layer.shape.numel() for layer in layers)
     nnz = sum(layer.nnz for layer in layers)
     rows = [("layer", "shape", "density", "nnz")]
@@ -19,6 +20,7 @@ def table(layers: Sequence[MaskedLayer], method: Method, step: int, left_out: Ma
     ]
     rule = "-" * len(lines[0])
     notes = [f"not sparse: {name} ({reason})" for name, reason in left_out.items()]
+    notes += [f"masked: {name} ({reason})" for name, reason in store.notes.items()]
     notes += [f"fixed: {one.name} (frozen or replaced after sparsify)" for one in layers if one.frozen]
-    head = f"step {step}, store masked, drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
+    head = f"step {step}, store {store.name}, drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
     return "\n".join([head, lines[0], rule, *lines[1:-1], rule, lines[-1], *notes])

@@ -151,3 +151,16 @@ def test_real_cifar100(tmp_path):
     with pytest.raises(StoppedError):
         train(run, tmp_path / "parts", place, report=stop_after(1))
     assert train(run, tmp_path / "parts", place)["loss"] == result["loss"]
+
+
+def test_the_packed_store_leaves_the_same_results_and_resumes(tmp_path):
+    run = replace(QUICK, model="vgg-small", width=0.25, store="packed")
+    whole = train(run, tmp_path / "whole")
+    masked = train(replace(run, store="masked"), tmp_path / "masked")
+    assert [layer["nnz"] for layer in whole["layers"]] == [layer["nnz"] for layer in masked["layers"]]
+    assert whole["flops"] == masked["flops"]
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", report=stop_after(1))
+    assert train(run, tmp_path / "parts")["accuracy"] == whole["accuracy"]
+    files = [(tmp_path / part / "topology.safetensors").read_bytes() for part in ("whole", "parts")]
+    assert files[0] == files[1]

@@ -68,7 +68,7 @@ class Sweep:
     """Folder with the extracted archives of the data set."""
     out: Path | None = None
     """Folder of the results; runs/NAME-SCALE by default."""
-    store: Literal["masked"] = "masked"
+    store: Literal["masked", "packed"] = "masked"
     """Who holds the weights."""
     tensorboard: bool = False
     """Also write curves for TensorBoard."""

@@ -74,7 +74,7 @@ class Run:
         choose("start", self.start, STARTS)
         choose("growth", self.growth, GROWTHS)
         choose("scope", self.scope, dict.fromkeys(("layer", "network")))
-        choose("store", self.store, dict.fromkeys(("masked",)))
+        choose("store", self.store, dict.fromkeys(("masked", "packed")))
         choose("precision", self.precision, dict.fromkeys(PRECISIONS))
         choose("init", self.init or "none", dict.fromkeys(("none", "fan_in")))
         if not 0 <= self.sparsity < 1:

@@ -1,6 +1,6 @@
 """Flat positions in tensors of any memory format: gather, put, and the exact top-k of a dense tensor in tiles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -74,8 +74,9 @@ def top_where_off(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> To
     if k <= 0:
         return Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))
     guess = max(floor, _guess(dense, k))
-    found = _scan(dense, mask, k, guess)
-    return found if len(found) >= k or guess <= floor else _scan(dense, mask, k, floor)
+    empty = Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))
+    found = top_of_tiles(tiles(dense, mask), k, guess, empty)
+    return found if len(found) >= k or guess <= floor else top_of_tiles(tiles(dense, mask), k, floor, empty)
 
 
 def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
@@ -89,11 +90,13 @@ def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
     return float(sample.topk(rank).values[-1]) if rank < len(sample) else 0.0
 
 
-def _scan(dense: Tensor, mask: Tensor, k: int, floor: float) -> Top:
-    """Tile by tile, keep what reaches the floor; whenever more than k are held, keep the best and raise the floor."""
-    held = [Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))]
-    count = 0
-    for begin, tile, used in tiles(dense, mask):
+def top_of_tiles(pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, empty: Top) -> Top:
+    """Tile by tile, keep what reaches the floor; whenever more than k are held, keep the best and raise the floor.
+
+    A tile is its first position, its values and which of them are used. ``empty`` gives dtype and device.
+    """
+    held, count = [empty], 0
+    for begin, tile, used in pieces:
         found = _candidates(tile, used, floor)
         held.append(Top(found.values, found.positions + begin))
         count += len(found)

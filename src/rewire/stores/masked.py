@@ -6,18 +6,18 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from rewire.layer import LayerSpec, Signal
 from rewire.select import Found
-from rewire.stores.flat import count, is_expanded, put, take, top_where_off, where_true
+from rewire.stores.flat import count, is_expanded, is_finite, put, take, top_where_off, where_true
+from rewire.stores.modules import MASK, POSITIONS
 from rewire.stores.optimizer import follows_shape, forget, state_tensors
 from rewire.topology import Edit, Top
-
-MASK = "weight_mask"
 
 
 class MaskedLayer:
@@ -27,6 +27,11 @@ class MaskedLayer:
         self.spec: LayerSpec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
         self.module, self.parameter = found.module, found.parameter
+        if self.parameter.is_meta:
+            raise ValueError(
+                f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
+                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
+            )
         self.average: Tensor | None = None  # of the dense gradient, for methods that read momentum
         self.frozen = False
         mask = torch.zeros(self.shape, dtype=torch.bool, device=self.parameter.device)
@@ -118,6 +123,14 @@ class MaskedLayer:
         """Something was loaded: put in order before the next step."""
         self._in_order = None
 
+    def is_finite(self) -> bool:
+        """Whether the whole gradient is finite."""
+        return self.parameter.grad is None or is_finite(self.parameter.grad)
+
+    def is_silent(self) -> bool:
+        """Whether no gradient arrived, or only zeros."""
+        return self.parameter.grad is None or not bool(self.parameter.grad.any())
+
     def observe(self, decay: float, scale: Tensor | None) -> None:
         """Add the dense gradient to its running average; elements that are not finite leave theirs as it was."""
         assert self.average is not None
@@ -131,17 +144,29 @@ class MaskedLayer:
 class MaskedStore:
     """All masked layers of a model, and the optimizer whose state moves with them."""
 
-    name = "masked"
-    supplies = frozenset(Signal)
+    name: ClassVar[str] = "masked"
+    supplies: ClassVar[frozenset[Signal]] = frozenset(Signal)
 
-    def __init__(self, found: Sequence[Found], active: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        found: Sequence[Found],
+        active: Sequence[Tensor],
+        drawn: Sequence[Tensor | None],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
         self.optimizer = optimizer
+        self.notes: dict[str, str] = {}
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
         self.keep_inactive = False  # leave the gradients of inactive weights alone until the step: they will be ranked
         self._enforce: bool | None = None  # whether the optimizer moves weights without gradient; None: not known yet
         self._hooks: list[RemovableHandle] = []
-        for layer in self.layers:
+        for layer, positions, values in zip(self.layers, active, drawn, strict=True):
+            if values is not None:
+                put(layer.parameter.data, positions, values)
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
+            self._hooks.append(layer.module.register_load_state_dict_pre_hook(_from_packed))
             self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
             self._hooks.append(optimizer.register_load_state_dict_post_hook(layer.distrust))
         self._put_in_order()
@@ -162,6 +187,8 @@ class MaskedStore:
     @torch.no_grad()
     def before_step(self, decay: float = 0.9) -> None:
         """Take the dense gradient into its average, where one is kept; then leave only active gradients."""
+        for layer in self.layers:
+            _fit_loaded_state(self.optimizer, layer)
         self._put_in_order()
         for layer in self.layers:
             if layer.average is not None:
@@ -220,8 +247,37 @@ class MaskedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self.layers:
-            layer.module._buffers.pop(MASK, None)
-            layer.module._non_persistent_buffers_set.discard(MASK)
+            release(layer.module)
+
+
+def release(module: nn.Module) -> None:
+    """Leave a plain module: no mask, and nothing that waits for a packed checkpoint."""
+    module._buffers.pop(MASK, None)
+    module._non_persistent_buffers_set.discard(MASK)
+    hooks = module._load_state_dict_pre_hooks
+    for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _from_packed]:
+        del hooks[key]
+
+
+def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Write out the weight and the mask of a packed checkpoint before they are loaded."""
+    positions = state.pop(prefix + POSITIONS, None)
+    if positions is not None:
+        shape = module._parameters["weight"].shape  # type: ignore[union-attr]
+        weight = state[prefix + "weight"].new_zeros(shape)
+        mask = torch.zeros(shape, dtype=torch.bool)
+        put(weight, positions, state[prefix + "weight"])
+        put(mask, positions, True)
+        state[prefix + "weight"], state[prefix + MASK] = weight, mask
+
+
+def _fit_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:
+    """State of a packed checkpoint has an entry for each non-zero: write it out."""
+    for key, value in optimizer.state.get(layer.parameter, {}).items():
+        if isinstance(value, Tensor) and value.dim() == 1 and layer.parameter.dim() > 1 and len(value) == layer.nnz:
+            dense = torch.zeros_like(layer.parameter, dtype=value.dtype)
+            put(dense, layer.active(), value)
+            optimizer.state[layer.parameter][key] = dense
 
 
 def _zero(like: Tensor) -> Tensor:

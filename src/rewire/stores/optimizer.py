@@ -1,6 +1,6 @@
 """Optimizer state moves with the weights: whatever has the parameter's shape, for any optimizer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,6 +19,14 @@ def forget(optimizer: torch.optim.Optimizer, parameter: Tensor, positions: Tenso
     """Set the state at these positions to zero, as if the weight had never been trained."""
     for state in state_tensors(optimizer, parameter):
         put(state, positions, 0.0)
+
+
+def reshape_state(optimizer: torch.optim.Optimizer, parameter: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """Replace the state that has an entry for every weight by what ``change`` makes of it."""
+    state = optimizer.state.get(parameter, {})
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            state[key] = change(value)
 
 
 def follows_shape(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,0 +1,200 @@
+"""Training with the packed store and inference with ``pack``, against the best dense PyTorch and ONNX Runtime.
+
+Networks are ordinary torch modules. Dense PyTorch runs in both memory formats and the faster one counts; everything is
+timed in turns, with two threads and with one.
+``python -m benchmarks.packed`` runs this alone; ``--quick`` only the MLP.
+"""
+
+import importlib.util
+import io
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rewire
+from benchmarks.measure import Work, interleaved
+from rewire.kernels.ops import plan_for
+from rewire.lab import models
+from rewire.rewirer import Rewirer
+from rewire.stores.packed import PackedLayer
+
+Row = dict[str, object]
+SPARSITIES = (0.90, 0.97, 0.99)
+BATCH = 128
+NETWORKS = ("mlp", "vgg16", "resnet-18", "mobilenet-v2")
+EVERY = 391  # steps between rewirings, an epoch of CIFAR: a share of the cost of one is in every training figure
+TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {  # network and start: the speed-ups aimed at
+    ("mlp", "erk"): (5, 12, 26),
+    ("vgg16", "uniform"): (4.2, 8.6, 13),
+    ("vgg16", "erk"): (2.3, 5.2, 10),
+    ("resnet-18", "uniform"): (4.1, 7.8, 11),
+    ("resnet-18", "erk"): (2.5, 5.0, 9),
+    ("mobilenet-v2", "erk"): (1.5, 2.2, 2.5),
+}
+INFER: dict[tuple[str, int], tuple[float, float, float]] = {  # network and batch
+    ("mlp", 64): (4, 10, 20),
+    ("vgg16", 64): (1.5, 4, 8),
+    ("resnet-18", 64): (1.7, 4.5, 9),
+    ("mlp", 1): (4.5, 10, 18),
+    ("vgg16", 1): (1.6, 4.5, 10),
+    ("resnet-18", 1): (1.1, 2.8, 5),
+}
+MEMORY = (4.5, 15, 38)
+
+
+def network(name: str) -> tuple[nn.Module, tuple[int, ...], int]:
+    """The model, the shape of one input and the number of classes."""
+    if name == "mlp":
+        sizes = (784, 4096, 4096, 10)
+        layers = [[nn.Linear(a, b), nn.ReLU()] for a, b in itertools.pairwise(sizes)]
+        return nn.Sequential(*[m for pair in layers for m in pair][:-1]), (784,), 10
+    image, classes = ((3, 64, 64), 200) if name == "vgg16" else ((3, 32, 32), 10)
+    return models.build(name, classes=classes, image=image), image, classes
+
+
+def training(model: nn.Module, x: Tensor, y: Tensor, prepare: Callable[[torch.optim.Optimizer], object]) -> Work:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    prepare(optimizer)
+
+    def step() -> None:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def trained(name: str, start: str, rounds: int) -> list[Row]:
+    """Dense in both formats and packed at every sparsity, one training step at a time, in turns."""
+    _, shape, classes = network(name)
+    x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
+    works: dict[str, Work] = {"dense": training(network(name)[0], x, y, lambda _: None)}
+    if len(shape) == 3:
+        last = network(name)[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        inner = x.contiguous(memory_format=torch.channels_last)
+        works["channels_last"] = training(last, inner, y, lambda _: None)
+    rewirers: dict[float, Rewirer] = {}
+    for sparsity in SPARSITIES:
+        model = network(name)[0]
+
+        def prepare(optimizer: torch.optim.Optimizer, model: nn.Module = model, sparsity: float = sparsity) -> None:
+            method = rewire.ggr(density=1 - sparsity, every=EVERY, until=10**9, start=start)
+            rewirers[sparsity] = rewire.sparsify(model, optimizer, method, store="packed")
+
+        step = training(model, x, y, prepare)
+        works[f"{sparsity:.0%}"] = step
+        works[f"{sparsity:.0%} rewiring"] = rewiring(step, rewirers[sparsity])
+    found: list[Row] = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        median = interleaved(works, rounds)
+        best = min(value for kind, value in median.items() if "%" not in kind)
+        for sparsity, target in zip(SPARSITIES, TRAIN[name, start], strict=True):
+            what = f"train {name} {start} {sparsity:.0%}, batch {BATCH}, {threads} threads"
+            ordinary, rare = median[f"{sparsity:.0%}"], median[f"{sparsity:.0%} rewiring"]
+            found.append(row(what, best / (ordinary + (rare - 2 * ordinary) / EVERY), target, median))
+    for sparsity, target in zip(SPARSITIES, MEMORY, strict=True):
+        ratio = memory_ratio(rewirers[sparsity])
+        found.append(row(f"memory {name} {start} {sparsity:.0%}: dense over packed bytes", ratio, target, {}))
+    return found
+
+
+def rewiring(step: Work, rewirer: Rewirer) -> Work:
+    """Two steps: one with a rewiring, as if that of step ``EVERY`` had been put off until now; one with new tables."""
+
+    def work() -> None:
+        rewirer.due = EVERY
+        rewirer._look_ahead()
+        count = len(rewirer.history)
+        step()
+        step()
+        assert len(rewirer.history) == count + 1
+
+    return work
+
+
+def memory_ratio(rewirer: Rewirer) -> float:
+    """Bytes of weights, gradients and momentum of a dense model over those of ours with all indices."""
+    ours = dense = 0
+    for layer in rewirer.layers:
+        assert isinstance(layer, PackedLayer)
+        shape = layer.module.geometry
+        tables = plan_for(shape, layer.active(), 8, 8 if shape.taps > 1 else 1) if shape.taps > 1 else None
+        tables = tables or plan_for(shape, layer.active(), 1, 1)
+        ours += layer.nnz * (3 * 4 + layer.active().element_size()) + tables.nbytes
+        dense += layer.shape.numel() * 3 * 4
+    return dense / ours
+
+
+def inferred(name: str, batch: int, rounds: int) -> list[Row]:
+    """ONNX Runtime on the dense model against ``pack`` on sparse ones (ERK)."""
+    model, shape, _classes = network(name)
+    x = torch.randn(batch, *shape)
+    found: list[Row] = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        works: dict[str, Work] = {"onnxruntime": onnx_session(model.eval(), x, threads)}
+        for sparsity in SPARSITIES:
+            fast = rewire.pack(scattered(name, sparsity), x, measure=True)
+
+            def run(fast: nn.Module = fast) -> None:
+                with torch.inference_mode():
+                    fast(x)
+
+            works[f"{sparsity:.0%}"] = run
+        median = interleaved(works, rounds)
+        for sparsity, target in zip(SPARSITIES, INFER[name, batch], strict=True):
+            what = f"infer {name} erk {sparsity:.0%}, batch {batch}, {threads} threads, against ONNX Runtime"
+            found.append(row(what, median["onnxruntime"] / median[f"{sparsity:.0%}"], target, median))
+    return found
+
+
+def scattered(name: str, sparsity: float) -> nn.Module:
+    model = network(name)[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rewire.sparsify(model, optimizer, rewire.static(density=1 - sparsity))
+    return model
+
+
+def onnx_session(model: nn.Module, x: Tensor, threads: int) -> Work:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    file = io.BytesIO()
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(file)  # type: ignore[arg-type]
+    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    given = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, given)
+
+
+def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row:
+    times = {kind: 1000 * value for kind, value in median.items()}
+    return {"what": what, "ratio": ratio, "target": f"at least {target}", "met": ratio >= target, "milliseconds": times}
+
+
+def each(names: Sequence[str], rounds: int) -> Iterator[Row]:
+    """One row after the other, as they are measured."""
+    threads = torch.get_num_threads()
+    for name, start in TRAIN:
+        if name in names:
+            yield from trained(name, start, rounds)
+    for name, batch in INFER:
+        if name in names and importlib.util.find_spec("onnxruntime") is not None:
+            yield from inferred(name, batch, rounds)
+    torch.set_num_threads(threads)
+
+
+def rows() -> list[Row]:
+    return list(each(NETWORKS, rounds=5))
+
+
+if __name__ == "__main__":
+    for one in each(("mlp",) if "--quick" in sys.argv else NETWORKS, rounds=5):
+        print(f"{one['what']:75} {one['ratio']:8.2f}   {one['target']}   {one['milliseconds']}", flush=True)

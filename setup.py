@@ -1,0 +1,55 @@
+"""Compiles the native kernels into the package where there is a C++ compiler; everything else is in pyproject.toml."""
+
+import importlib.util
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KERNELS = Path(__file__).parent / "src" / "rewire" / "kernels"
+
+
+def _builder():
+    spec = importlib.util.spec_from_file_location("rewire_kernels_build", KERNELS / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class BuildKernels(build_ext):
+    """Plain shared libraries beside the package's Python files, for ordinary and editable installs alike."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile for every instruction set; without a compiler the plain-torch kernels serve."""
+        folder = Path(self.get_ext_fullpath(ext.name)).parent
+        try:
+            _builder().build(folder)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            warnings.warn(
+                f"the native sparse kernels were not built, plain-torch ones will serve: {error}", stacklevel=1
+            )
+
+    def copy_extensions_to_source(self) -> None:
+        """An editable install finds the libraries beside the sources."""
+        for path in self._built():
+            shutil.copy2(path, KERNELS / path.name)
+
+    def get_outputs(self) -> list[str]:
+        """The libraries that a wheel has to carry."""
+        return [str(path) for path in self._built()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Where an editable install puts each of them."""
+        return {str(path): str(KERNELS / path.name) for path in self._built()} if self.inplace else {}
+
+    def _built(self) -> list[Path]:
+        return sorted(Path(self.build_lib, "rewire", "kernels").glob("librewire_*.so"))
+
+
+setup(
+    ext_modules=[Extension("rewire.kernels._native", sources=[])],
+    cmdclass={"build_ext": BuildKernels},
+)

@@ -1,0 +1,145 @@
+"""``pack``: a trained sparse model made fast for inference. Batch norm is folded, bias and ReLU are fused."""
+
+import copy
+import time
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from rewire.plain import to_dense
+from rewire.stores.flat import take, where_true
+from rewire.stores.modules import TWINS, Packed, pack_module, uncovered
+
+DENSEST = 0.3  # above this share of weights a dense layer is faster
+_RELU = (F.relu, torch.relu, "relu")
+
+
+@torch.no_grad()
+def pack(
+    model: nn.Module, example: Tensor | None = None, *, measure: bool = False, densest: float = DENSEST
+) -> nn.Module:
+    """A copy of a sparse model for inference, equal to ``model.eval()`` within rounding. The model stays as it is.
+
+    Takes a masked or packed model, or a plain one with zeros. Layers denser than ``densest`` stay dense; with
+    ``measure=True`` every layer is timed both ways on what it gets when the model is given ``example``.
+
+    >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    >>> _ = model[0].weight.data.mul_(torch.eye(8)[:4])
+    >>> pack(model).get_submodule("0").weight.shape
+    torch.Size([4])
+    """
+    if measure and example is None:
+        raise ValueError("measure=True needs an example input to run the layers on: pack(model, example, measure=True)")
+    plain, graph = _traced(to_dense(model).eval())
+    for parameter in plain.parameters():
+        parameter.requires_grad_(False)
+    if graph is not None:
+        _fold_batch_norm(plain, graph)
+    layers = [module for module in plain.modules() if type(module) in (nn.Linear, nn.Conv2d)]
+    chosen = [module for module in layers if not uncovered(module, _weight(module)) and _is_sparse(module, densest)]
+    if measure and example is not None:
+        chosen = _faster(plain, layers, example)
+    for module in chosen:
+        _pack(module)
+    for module in plain.modules():
+        module.__class__ = TWINS.get(type(module), type(module))
+    if graph is not None:
+        _fuse_relu(plain, graph)
+        plain.recompile()  # type: ignore[operator]
+    return plain
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module._parameters["weight"]
+    assert weight is not None
+    return weight.detach()
+
+
+def _is_sparse(module: nn.Module, densest: float) -> bool:
+    return int(_weight(module).count_nonzero()) <= densest * _weight(module).numel()
+
+
+def _pack(module: nn.Module) -> None:
+    positions = where_true(_weight(module) != 0)
+    pack_module(module, positions, take(_weight(module), positions))
+    module._parameters["weight"].requires_grad_(False)  # type: ignore[union-attr]
+
+
+def _traced(model: nn.Module) -> tuple[nn.Module, fx.Graph | None]:
+    """The model as a graph that can be edited, if it can be traced."""
+    try:
+        graph_module = fx.symbolic_trace(model)
+    except Exception as error:  # tracing runs the user's own forward with proxies: it may raise anything
+        warnings.warn(
+            f"the model cannot be traced ({error}): its layers are packed, but batch norm and ReLU are not fused",
+            stacklevel=3,
+        )
+        return model, None
+    return graph_module, graph_module.graph
+
+
+def _follower(node: fx.Node) -> fx.Node | None:
+    """The only node that uses a layer's output, if the layer itself is used once."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _layer_nodes(plain: nn.Module, graph: fx.Graph, kinds: tuple[type[nn.Module], ...]) -> list[fx.Node]:
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    once = {target for target in (node.target for node in calls) if sum(n.target == target for n in calls) == 1}
+    return [n for n in calls if n.target in once and isinstance(plain.get_submodule(str(n.target)), kinds)]
+
+
+def _fold_batch_norm(plain: nn.Module, graph: fx.Graph) -> None:
+    for node in _layer_nodes(plain, graph, (nn.Conv2d,)):
+        after = _follower(node)
+        if after is None or after.op != "call_module":
+            continue
+        conv, norm = plain.get_submodule(str(node.target)), plain.get_submodule(str(after.target))
+        if type(norm) is nn.BatchNorm2d and norm.track_running_stats and type(conv) is nn.Conv2d:
+            fused = fuse_conv_bn_eval(conv, norm)
+            conv.weight, conv.bias = fused.weight, fused.bias
+            after.replace_all_uses_with(node)
+            graph.erase_node(after)
+
+
+def _fuse_relu(plain: nn.Module, graph: fx.Graph) -> None:
+    for node in _layer_nodes(plain, graph, (Packed,)):
+        after = _follower(node)
+        if after is None:
+            continue
+        called = after.op == "call_module" and type(plain.get_submodule(str(after.target))) is nn.ReLU
+        if called or (after.op in ("call_function", "call_method") and after.target in _RELU):
+            layer = plain.get_submodule(str(node.target))
+            assert isinstance(layer, Packed)
+            layer.relu = True
+            after.replace_all_uses_with(node)
+            graph.erase_node(after)
+
+
+def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[nn.Module]:
+    """The layers that are faster packed, each timed on its own input."""
+    if isinstance(plain, fx.GraphModule):
+        plain.recompile()
+    inputs: dict[nn.Module, Tensor] = {}
+    hooks = [m.register_forward_pre_hook(lambda m, args: inputs.update({m: args[0].detach()})) for m in layers]
+    plain(example)
+    for hook in hooks:
+        hook.remove()
+    return [m for m in layers if m in inputs and not uncovered(m, _weight(m)) and _gains(m, inputs[m])]
+
+
+def _gains(module: nn.Module, x: Tensor) -> bool:
+    twin = copy.deepcopy(module)
+    _pack(twin)
+    inside = x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1) if x.dim() == 4 else x.t().contiguous().t()
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(5):  # in turns: whatever slows the machine down meets both
+        for packed, (layer, given) in enumerate(((module, x), (twin, inside))):
+            began = time.perf_counter()
+            layer(given)
+            times[bool(packed)].append(time.perf_counter() - began)
+    return min(times[True]) < min(times[False])

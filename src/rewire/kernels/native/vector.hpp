@@ -1,0 +1,103 @@
+// Vectors of the instruction set that this file is compiled for, and how a batch is cut into tiles of them.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define UNROLL _Pragma("GCC unroll 16")
+
+namespace rewire {
+
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;       // floats in a register
+constexpr int BACKWARD_TILE = 8;  // registers that the backward pass has for each of its two operands
+#elif defined(__AVX__)
+constexpr int WIDTH = 8;
+constexpr int BACKWARD_TILE = 4;
+#else
+constexpr int WIDTH = 4;
+constexpr int BACKWARD_TILE = 4;
+#endif
+constexpr int FORWARD_TILE = 8;
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+typedef float Quad __attribute__((vector_size(16)));
+
+template <class V> constexpr int lanes = sizeof(V) / sizeof(float);
+
+// Rows of a batch start at any float: the loads must not assume alignment.
+template <class V> inline V load(const float *from) {
+    if constexpr (std::is_same_v<V, float>) {
+        return *from;
+    } else {
+        typedef float Loose __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));
+        return (V) * reinterpret_cast<const Loose *>(from);
+    }
+}
+
+template <class V> inline void store(float *to, V value) {
+    if constexpr (std::is_same_v<V, float>) {
+        *to = value;
+    } else {
+        typedef float Loose __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));
+        *reinterpret_cast<Loose *>(to) = (Loose)value;
+    }
+}
+
+template <class V> inline V spread(float value) { return V{} + value; }
+
+template <class V> inline V larger(V a, V b) { return a > b ? a : b; }
+
+inline Quad fold(Vector v) {
+#if defined(__AVX512F__)
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7) +
+           (__builtin_shufflevector(v, v, 8, 9, 10, 11) + __builtin_shufflevector(v, v, 12, 13, 14, 15));
+#elif defined(__AVX__)
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+#else
+    return v;
+#endif
+}
+
+// The sums of four vectors as one: a transposition by halves costs a third of four separate sums.
+inline Quad sums(Vector a, Vector b, Vector c, Vector d) {
+    Quad p = fold(a), q = fold(b), r = fold(c), s = fold(d);
+    Quad pq = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
+    Quad rs = __builtin_shufflevector(r, s, 0, 4, 1, 5) + __builtin_shufflevector(r, s, 2, 6, 3, 7);
+    return __builtin_shufflevector(pq, rs, 0, 1, 4, 5) + __builtin_shufflevector(pq, rs, 2, 3, 6, 7);
+}
+
+template <class V> inline float sum(V v) {
+    if constexpr (std::is_same_v<V, float>) {
+        return v;
+    } else {
+        Quad q = fold(v);
+        return (q[0] + q[1]) + (q[2] + q[3]);
+    }
+}
+
+// One piece of a batch: COUNT vectors of type V.
+template <class V_, int COUNT> struct Tile {
+    typedef V_ V;
+    static constexpr int count = COUNT;
+};
+
+// Cuts a batch of `size` into tiles of at most MOST vectors and calls work(tile, begin, repeated) for each.
+//
+// What is left below a full vector is covered by moving the last one back until it ends with the batch: its first
+// `repeated` lanes were done before. A batch smaller than a vector is done one by one.
+template <int MOST, class Work> inline void cut(int64_t size, Work work) {
+    int64_t at = 0;
+    while (at + MOST * WIDTH <= size) work(Tile<Vector, MOST>{}, at, 0), at += MOST * WIDTH;
+    if constexpr (MOST > 4) {
+        if (at + 4 * WIDTH <= size) work(Tile<Vector, 4>{}, at, 0), at += 4 * WIDTH;
+    }
+    if (at + 2 * WIDTH <= size) work(Tile<Vector, 2>{}, at, 0), at += 2 * WIDTH;
+    if (at + WIDTH <= size) work(Tile<Vector, 1>{}, at, 0), at += WIDTH;
+    if (at == size) return;
+    if (size >= WIDTH) return work(Tile<Vector, 1>{}, size - WIDTH, int(WIDTH - (size - at)));
+    for (; at < size; at++) work(Tile<float, 1>{}, at, 0);
+}
+
+}  // namespace rewire

@@ -1,0 +1,69 @@
+"""Batch norm and pooling with the batch innermost, against torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rewire.kernels import library, maps
+from rewire.kernels.geometry import is_batch_innermost
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
+BATCHES = [1, 3, 16, 100]
+
+
+@pytest.fixture(autouse=True, params=library.available())
+def isa(request, monkeypatch):
+    loaded = library.load(request.param)
+    monkeypatch.setattr(maps, "native", lambda: loaded)
+
+
+def image(batch, channels=5, height=7, width=6, innermost=True):
+    x = torch.randn(height, width, channels, batch).permute(3, 2, 0, 1)
+    return (x if innermost else x.contiguous()).mul(2).add(30).requires_grad_()  # far from zero: squares would cancel
+
+
+def agree(y, expected, inputs):
+    grad = torch.randn_like(expected)
+    assert is_batch_innermost(y)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    for a, b in zip(torch.autograd.grad(y, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("innermost", [True, False])
+def test_native_batch_norm(batch, innermost):
+    x = image(batch, innermost=innermost)
+    weight, bias = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
+    y, mean, variance = maps.batch_norm(x, weight, bias, 1e-5)
+    torch.testing.assert_close(mean, x.mean((0, 2, 3)))
+    torch.testing.assert_close(variance, x.var((0, 2, 3), correction=0), rtol=1e-4, atol=1e-4)
+    agree(y, F.batch_norm(x, None, None, weight, bias, training=True), (x, weight, bias))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad"), [((2, 2), (2, 2), (0, 0)), ((3, 2), (2, 1), (1, 1)), ((1, 3), (3, 2), (0, 1))]
+)
+def test_native_pooling(batch, kernel, stride, pad):
+    x = image(batch)
+    window = [*kernel, *stride, *pad]
+    agree(maps.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
+    for counts in (True, False):
+        expected = F.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
+        agree(maps.avg_pool2d(x, window, counts), expected, (x,))
+
+
+def test_native_max_pool_ties_go_to_the_first_and_nan_wins():
+    x = torch.tensor([[[[1.0, 1.0], [float("nan"), 0.0]]]], requires_grad=True)
+    y = maps.max_pool2d(x, [1, 2, 1, 2, 0, 0])
+    assert y[0, 0, 0, 0] == 1
+    assert y[0, 0, 1, 0].isnan()
+    assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [1, 0, 1, 0]
+
+
+def test_registered_operators_are_sound():
+    x = image(3).detach()
+    torch.library.opcheck(maps.batch_norm, (x, torch.ones(5), torch.zeros(5), 1e-5))
+    torch.library.opcheck(maps.max_pool2d, (x, [2, 2, 2, 2, 0, 0]))
+    torch.library.opcheck(maps.avg_pool2d, (x, [2, 2, 2, 2, 0, 0], True))

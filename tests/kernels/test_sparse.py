@@ -1,0 +1,193 @@
+"""Sparse linear and conv2d: the reference against dense torch, its gradients, and the native kernels against it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.cases import draw, geometries
+
+from rewire.kernels import library, ops, reference
+from rewire.kernels.geometry import Geometry, is_batch_innermost
+
+CASES = list(geometries())
+LEVELS = library.available()
+needs_native = pytest.mark.skipif(not LEVELS, reason="the native kernels are not built")
+
+
+@pytest.fixture(params=LEVELS)
+def isa(request, monkeypatch):
+    loaded = library.load(request.param)
+    monkeypatch.setattr(ops, "native", lambda: loaded)
+    return request.param
+
+
+def dense_weight(values, positions, geometry):
+    return values.new_zeros(geometry.numel).index_put((positions,), values).view(geometry.shape)
+
+
+def run(kernel, x, values, positions, bias, geometry, grad):
+    """Output and the three gradients."""
+    y = kernel(x, values, positions, bias, geometry)
+    return [y, *torch.autograd.grad(y, (x, values, bias), grad)]
+
+
+def through_torch(x, values, positions, bias, g):
+    return F.conv2d(x, dense_weight(values, positions, g), bias, g.stride, g.padding, g.dilation, g.groups)
+
+
+def through_operator(x, values, positions, bias, geometry):
+    return ops.sparse_conv2d(x, values, positions, bias, geometry.numbers())
+
+
+def agree(one, other, tolerance):
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(1.0, float(b.detach().abs().max())))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_reference_is_a_dense_convolution_with_zeros(batch):
+    for index, (geometry, size) in enumerate(CASES):
+        drawn = draw(geometry, size, batch, torch.float64, seed=index)
+        grad = torch.randn(batch, 12, *geometry.output(*size), dtype=torch.float64)
+        agree(run(through_operator, *drawn, geometry, grad), run(through_torch, *drawn, geometry, grad), 1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 100, 128])
+@needs_native
+def test_native_equals_reference(isa, batch):
+    cases = CASES if batch in (1, 3) else CASES[batch % 7 :: 7]  # large batches differ only in how they are cut
+    for index, (geometry, size) in enumerate(cases):
+        x, values, positions, bias = draw(geometry, size, batch, seed=index)
+        grad = torch.randn(batch, 12, *geometry.output(*size))
+        found = run(through_operator, x, values, positions, bias, geometry, grad)
+        doubled = [t.detach().double().requires_grad_() for t in (x, values, bias)]
+        exact = run(through_operator, *doubled[:2], positions, doubled[2], geometry, grad.double())
+        agree([t.double() for t in found], exact, 2e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 100, 128])
+def test_gradcheck(batch):
+    step = 97 if batch < 16 else 331  # a spread of the combinations; all of them are compared with torch above
+    for index, (geometry, size) in enumerate(CASES[::step]):
+        drawn = draw(geometry, size, batch, torch.float64, seed=index)
+        inputs = (drawn[0], drawn[1], drawn[3])
+        assert torch.autograd.gradcheck(
+            lambda x, v, b, p=drawn[2], g=geometry: ops.sparse_conv2d(x, v, p, b, g.numbers()), inputs, fast_mode=True
+        )
+
+
+@needs_native
+def test_native_blocks_and_threads(isa):
+    """Several blocks of channels, rows shared out over threads, and pixels shared out over threads."""
+    for geometry, size in ((Geometry((64, 3000, 1, 1)), (1, 1)), (Geometry((40, 300, 3, 3), padding=(1, 1)), (9, 9))):
+        x, values, positions, bias = draw(geometry, size, 20, density=0.2)
+        grad = torch.randn(20, geometry.shape[0], *geometry.output(*size))
+        assert ops.plan_for(geometry, positions, *size).forward.blocks > 1
+        exact = run(through_torch, x, values, positions, bias, geometry, grad)
+        before = torch.get_num_threads()
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found = run(through_operator, x, values, positions, bias, geometry, grad)
+            torch.set_num_threads(before)
+            agree(found, exact, 1e-4)
+
+
+@needs_native
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_fuzzed_shapes_stay_inside_their_memory(data):
+    """The results are right; that nothing outside is touched is what the sanitizers watch (``make sanitize``)."""
+    small = st.integers(1, 4)
+    groups, kernel = data.draw(small), (data.draw(small), data.draw(small))
+    geometry = Geometry(
+        (groups * data.draw(small), data.draw(small), *kernel),
+        (data.draw(small), data.draw(small)),
+        (data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))),
+        (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))),
+        groups,
+    )
+    least = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(geometry.dilation, kernel, geometry.padding, strict=True)]
+    size = tuple(max(n, 1) + data.draw(st.integers(0, 5)) for n in least)
+    batch, density = data.draw(st.integers(1, 40)), data.draw(st.floats(0.0, 1.0))
+    x, values, positions, bias = draw(geometry, size, batch, density=density)
+    grad = torch.randn(batch, geometry.shape[0], *geometry.output(*size))
+    found = run(through_operator, x, values, positions, bias, geometry, grad)
+    agree(found, run(through_torch, x, values, positions, bias, geometry, grad), 1e-4)
+
+
+@needs_native
+def test_the_output_has_the_batch_innermost_and_relu_is_fused():
+    geometry = Geometry((12, 6, 3, 3), padding=(1, 1))
+    x, values, positions, bias = draw(geometry, (5, 5), 16)
+    y = ops.sparse_conv2d(x, values, positions, bias, geometry.numbers())
+    fused = ops.sparse_conv2d(x, values, positions, bias, geometry.numbers(), True)
+    assert is_batch_innermost(y)
+    assert torch.equal(fused, y.relu())
+    one, other = (torch.autograd.grad(t.sum(), values)[0] for t in (fused, y.relu()))
+    torch.testing.assert_close(one, other)
+
+
+def test_positions_that_are_written_to_get_new_tables():
+    geometry = Geometry((2, 3, 1, 1))
+    x, values, positions = torch.eye(3), torch.tensor([2.0]), torch.tensor([1])
+    assert ops.sparse_linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 2, 0, 0, 0, 0]
+    positions.fill_(5)
+    assert ops.sparse_linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 0, 0, 0, 0, 2]
+    assert ops.plan_for(geometry, positions, 1, 1).nbytes > 0
+
+
+def test_registered_operators_are_sound():
+    geometry = Geometry((4, 3, 3, 3), padding=(1, 1))
+    x, values, positions, bias = draw(geometry, (4, 4), 2)
+    torch.library.opcheck(ops.sparse_conv2d, (x, values, positions, bias, geometry.numbers()))
+
+
+def test_compile_sees_one_operator():
+    x, values, positions, _ = draw(Geometry((8, 6, 1, 1)), (1, 1), 5)
+    x = x.detach().flatten(1)
+
+    def layer(x):
+        return ops.sparse_linear(x, values, positions, None, 8).relu()
+
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
+
+
+def test_what_does_not_fit_is_told():
+    with pytest.raises(ValueError, match=r"a map of 2x2 is too small for a kernel of 3x3 with padding \(0, 0\)"):
+        Geometry((1, 1, 3, 3)).output(2, 2)
+
+
+def test_the_instruction_set_can_be_chosen():
+    code = "from rewire.kernels import info; print(info()['isa'])"
+    for level in [*LEVELS, "reference"]:
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": level}, capture_output=True)
+        assert done.stdout.decode().strip() == level
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": "mmx"}, capture_output=True)
+    assert "REWIRE_ISA='mmx' is not available here; choose from" in done.stderr.decode()
+
+
+def test_without_libraries_the_reference_serves_and_one_warning_says_so(tmp_path):
+    code = (
+        "import warnings, torch; warnings.simplefilter('error', DeprecationWarning)\n"
+        "from rewire.kernels import ops\n"
+        "for _ in range(2): y = ops.sparse_linear(torch.eye(3), torch.ones(1), torch.tensor([4]), None, 2)\n"
+        "print(y.flatten().tolist())"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "REWIRE_ISA"} | {"REWIRE_LIBRARIES": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.stdout.decode().strip() == "[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]"
+    assert done.stderr.decode().count("the native sparse kernels are not built") == 1
+
+
+def test_the_reference_of_a_large_matrix_is_never_dense(monkeypatch):
+    monkeypatch.setattr(reference, "_dense", None)
+    geometry = Geometry((30_000, 30_000, 1, 1))
+    positions = torch.randint(geometry.numel, (50,)).unique()
+    x, values = torch.randn(2, 30_000, 1, 1, dtype=torch.float64), torch.randn(len(positions), dtype=torch.float64)
+    y = ops.sparse_conv2d(x, values, positions, None, geometry.numbers())
+    assert int((y != 0).sum()) <= 2 * len(positions)

@@ -1,0 +1,96 @@
+"""Models packed for inference: the same function, faster."""
+
+import pytest
+import torch
+from tests.networks import OPTIMIZERS, batch, train
+from tests.stores.packing import IMAGE, Residual, sparse, vgg
+from torch import nn
+
+import rewire
+from rewire.lab import models
+from rewire.stores.modules import Packed
+
+
+def packed_layers(model):
+    return [module for module in model.modules() if isinstance(module, Packed)]
+
+
+@pytest.mark.parametrize("size", [1, 5, 64])
+@pytest.mark.parametrize("store", ["masked", "packed"])
+@pytest.mark.parametrize("network", ["mlp", "vgg", "residual"])
+def test_the_same_function_at_any_batch(network, store, size):
+    method = rewire.ggr(density=0.2, every=3, until=100)
+    model, optimizer, _rewirer = sparse(store, network, method, dtype=torch.float32)
+    shape = (12,) if network == "mlp" else IMAGE
+    train(model, optimizer, 7, shape=shape)
+    fast = rewire.pack(model)
+    x = batch(0, shape, size)[0]
+    torch.testing.assert_close(fast(x), model.eval()(x), rtol=1e-4, atol=1e-5)
+    assert packed_layers(fast)
+    assert not any(parameter.requires_grad for parameter in fast.parameters())
+
+
+def test_batch_norm_is_folded_and_relu_fused():
+    model = vgg()
+    for module in model:
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.weight.data.mul_(torch.rand_like(module.weight) < 0.2)
+    fast = rewire.pack(model)
+    called = [type(fast.get_submodule(n.target)).__name__ for n in fast.graph.nodes if n.op == "call_module"]
+    assert called == [
+        *("PackedConv2d", "InnermostMaxPool2d", "PackedConv2d", "InnermostAvgPool2d"),
+        *("Flatten", "PackedLinear", "PackedLinear"),
+    ]
+    assert [layer.relu for layer in packed_layers(fast)] == [True, True, True, False]
+    assert isinstance(model[0], nn.Conv2d)
+    assert model[0].bias is None  # the model itself was left alone
+
+
+def test_dense_layers_stay_dense():
+    model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
+    model[2].weight.data.mul_(torch.eye(20))
+    fast = rewire.pack(model)
+    assert not isinstance(fast.get_submodule("0"), Packed)
+    assert isinstance(fast.get_submodule("2"), Packed)
+    assert isinstance(rewire.pack(model, densest=1.0).get_submodule("0"), Packed)
+
+
+def test_measuring_decides_layer_by_layer(monkeypatch):
+    model = Residual().eval()
+    x = batch(0, IMAGE)[0]
+    with pytest.raises(ValueError, match="measure=True needs an example"):
+        rewire.pack(model, measure=True)
+    seen = []
+    monkeypatch.setattr("rewire.inference._gains", lambda module, given: seen.append(given.shape) or given.dim() == 2)
+    fast = rewire.pack(model, x, measure=True)
+    assert [tuple(shape) for shape in seen] == [(16, 3, 8, 8), (16, 8, 8, 8), (16, 8, 8, 8), (16, 8)]
+    assert [layer.dense_shape for layer in packed_layers(fast)] == [(4, 8)]
+    monkeypatch.undo()
+    torch.testing.assert_close(rewire.pack(model, x, measure=True)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_cannot_be_traced_is_packed_without_fusing():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.layer(x) if x.sum() > 0 else x
+
+    model = Branching()
+    model.layer.weight.data.mul_(torch.eye(6))
+    with pytest.warns(UserWarning, match="cannot be traced .* batch norm and ReLU are not fused"):
+        fast = rewire.pack(model)
+    x = torch.rand(3, 6)
+    torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["resnet-18", "mobilenet-v2"])
+def test_the_papers_networks(name):
+    model = models.build(name, classes=10, image=(3, 32, 32), width=0.25, seed=0)
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    rewire.sparsify(model, optimizer, rewire.static(density=0.1, start="connected-erk"), init="fan_in")
+    model(torch.randn(8, 3, 32, 32))
+    x = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(rewire.pack(model)(x), model.eval()(x), rtol=1e-3, atol=1e-4)

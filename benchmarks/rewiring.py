@@ -140,6 +140,8 @@ def peer_step(grads: list[Tensor]) -> Work | None:
         model, optimizer, dense_allocation=0.03, T_end=10**9, delta=100, alpha=0.1, ignore_linear_layers=False
     )
     of_weight = {id(p): g for p, g in zip(model.parameters(), grads, strict=True)}
+    for parameter, grad in zip(model.parameters(), grads, strict=True):
+        parameter.grad = grad.clone()  # the step masks it
 
     def step() -> None:
         for weight, hook in zip(scheduler.W, scheduler.backward_hook_objects, strict=True):

@@ -187,3 +187,34 @@ def test_an_expanded_gradient():
     model.weight.grad = torch.ones(1, 1).expand(4, 4)
     optimizer.step()
     assert inactive_are_zero(rewirer, lambda layer: layer.parameter)
+
+
+def test_the_first_gradient_after_loading_another_topology_is_that_of_its_weights():
+    model, _optimizer, _rewirer = sparse(method=rewire.rigl(density=0.1, every=2, until=100, fraction=0.5))
+    other, other_optimizer, other_rewirer = sparse(method=rewire.rigl(density=0.1, every=2, until=100, fraction=0.5))
+    train(other, other_optimizer, 4)
+    model.load_state_dict(other.state_dict())
+    x, y = batch(9)
+    for one in (model, other):
+        F.cross_entropy(one(x), y).backward()
+    for layer, name in zip(other_rewirer.layers, ("0", "2", "4"), strict=True):
+        assert torch.equal(model.get_submodule(name).weight.grad, layer.parameter.grad)
+    assert other_rewirer.layers[0].parameter.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_clearing_by_bits_and_by_mask_are_the_same(dtype, monkeypatch):
+    cleared = []
+    for small in (1 << 20, 0):
+        monkeypatch.setattr("rewire.stores.masked.SMALL", small)
+        model = mlp(dtype=dtype)
+        rewirer = rewire.sparsify(model, OPTIMIZERS["sgd"](model.parameters()), rewire.static(density=0.3))
+        layer = rewirer.layers[0]
+        assert (layer._bits is None) == (small == 0)
+        generator = torch.Generator().manual_seed(0)
+        layer.parameter.grad = torch.randn(layer.shape, generator=generator).to(dtype)
+        layer.parameter.grad[0, :6] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-30, 3.0])
+        layer.clear()
+        assert not layer.parameter.grad[~layer.mask].any()
+        cleared.append(layer.parameter.grad)
+    assert torch.equal(cleared[0].nan_to_num(7.0), cleared[1].nan_to_num(7.0))

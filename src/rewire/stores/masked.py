@@ -19,6 +19,9 @@ from rewire.stores.modules import MASK, POSITIONS
 from rewire.stores.optimizer import follows_shape, forget, state_tensors
 from rewire.topology import Edit, Top
 
+SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 class MaskedLayer:
     """One weight with its mask."""
@@ -40,9 +43,8 @@ class MaskedLayer:
         # Found anew when the mask has changed. Not kept alive: in a dense layer they would be larger than the weight.
         self._active: tuple[tuple[int, int], Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[int, int, int] = (0, -1, 0)  # mask's identity and version, and its nnz then
-        self._in_order: tuple[int, int] | None = (
-            None  # mask's identity and version when all else was zero where it is off
-        )
+        self._bits: Tensor | None = None
+        self._in_order: tuple[int, int] | None = None  # the mask when all else was zero where it is off
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient last cleared, and its version then
 
     @property
@@ -102,8 +104,13 @@ class MaskedLayer:
             grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
         if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
             return
-        # torch.where, because a NaN times zero is a NaN.
-        torch.where(self.mask, grad, _zero(grad), out=grad)
+        # Never by multiplying: a NaN times zero is a NaN.
+        bits = self._bits
+        current = self._in_order == (id(self.mask), self.mask._version)
+        if bits is not None and current and grad.element_size() == bits.element_size():
+            grad.view(bits.dtype).bitwise_and_(bits)
+        else:
+            torch.where(self.mask, grad, _zero(grad), out=grad)
         self._cleared = (weakref.ref(grad), grad._version)
 
     def zero_inactive(self) -> None:
@@ -118,6 +125,13 @@ class MaskedLayer:
             for state in state_tensors(optimizer, self.parameter):
                 torch.where(self.mask, state, _zero(state), out=state)
             self._in_order = key
+            self.keep_bits()
+
+    def keep_bits(self) -> None:
+        """The mask of a small layer once more as all or no bits of a number: an "and" takes a tenth of the time."""
+        self._bits = None
+        if self.mask.numel() <= SMALL:
+            self._bits = self.mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
 
     def distrust(self, *_loaded: object) -> None:
         """Something was loaded: put in order before the next step."""
@@ -237,6 +251,7 @@ class MaskedStore:
             put(layer.parameter, edit.drop, 0.0)
             put(layer.parameter, edit.grow, edit.value)
             layer._in_order = (id(layer.mask), layer.mask._version)
+            layer.keep_bits()
             touched = torch.cat([edit.drop, edit.grow])
             forget(self.optimizer, layer.parameter, touched)
             if layer.parameter.grad is not None:

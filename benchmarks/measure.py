@@ -1,5 +1,6 @@
 """Interleaved medians: the machine's mood changes slowly, so what is compared is measured in turns."""
 
+import ctypes
 import gc
 import statistics
 import threading
@@ -26,6 +27,9 @@ def interleaved(works: dict[str, Work], rounds: int, before: Work = lambda: None
 def extra_memory(work: Work) -> int:
     """Bytes by which the process grows at most while ``work`` runs, sampled every half millisecond."""
     gc.collect()
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, 1 << 16)  # what is freed goes back at once, so that the process is as large as what is in use
+    libc.malloc_trim(0)
     stop, start = threading.Event(), _resident()
     peak = start
 

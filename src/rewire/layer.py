@@ -156,7 +156,7 @@ def strongest(layers: Sequence[Layer], signal: Signal, k: int, scales: Sequence[
         # With scales, a hair below the floor: multiplying back could round a tie away, and merge() decides exactly.
         least = floor if scales[i] == 1.0 else floor * scales[i] * (1 - 1e-6)
         found[i] = layers[i].top_inactive(signal, 0 if layers[i].frozen else k, least)
-        if sum(map(len, found.values())) > 2 * k:
+        if sum(map(len, found.values())) >= k:
             seen = sorted(found)  # in the order of the layers, so that ties fall as they would in one sort
             best = merge([found[j] for j in seen], k, [scales[j] for j in seen])
             floor = min(float(t.values.min()) / scales[j] for j, t in zip(seen, best, strict=True) if len(t))

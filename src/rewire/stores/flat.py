@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewire.topology import Top
 
-TILE = {"cpu": 1 << 18}  # elements: a tile and its scratch stay in a core's cache
+TILE = {"cpu": 1 << 16}  # elements: a tile and its scratch stay in a core's cache
 ELSEWHERE = 1 << 24  # on an accelerator every tile costs a synchronisation, so they are larger
 
 
@@ -91,23 +91,27 @@ def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
 
 
 def top_of_tiles(pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, empty: Top) -> Top:
-    """Tile by tile, keep what reaches the floor; whenever more than k are held, keep the best and raise the floor.
+    """Tile by tile, keep what reaches the floor; when a quarter too many are held, keep the best and raise the floor.
 
     A tile is its first position, its values and which of them are used. ``empty`` gives dtype and device.
     """
-    held, count = [empty], 0
+    held, count = [Top(empty.values, empty.positions.int())], 0
     for begin, tile, used in pieces:
         found = _candidates(tile, used, floor)
-        held.append(Top(found.values, found.positions + begin))
+        narrow = torch.int32 if begin + len(tile) < 1 << 31 else torch.int64  # half the memory while they are held
+        held.append(Top(found.values, (found.positions + begin).to(narrow)))
         count += len(found)
-        if count > 2 * k:
+        if count > k + k // 4:
             held, count = [_best(held, k)], k
             floor = float(held[0].values.min())
-    return _best(held, k)
+    best = _best(held, k)
+    return Top(best.values, best.positions.long())
 
 
 def _best(tops: list[Top], k: int) -> Top:
-    return Top(torch.cat([t.values for t in tops]), torch.cat([t.positions for t in tops])).strongest(k)
+    joined = Top(torch.cat([t.values for t in tops]), torch.cat([t.positions for t in tops]))
+    tops.clear()  # not held twice
+    return joined.strongest(k)
 
 
 def _candidates(tile: Tensor, used: Tensor, floor: float) -> Top:

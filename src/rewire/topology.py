@@ -24,7 +24,8 @@ class Top:
 
     def where(self, chosen: Tensor) -> "Top":
         """Those that a bool tensor marks."""
-        return Top(self.values[chosen], self.positions[chosen])
+        rows = chosen.nonzero().squeeze(1)
+        return Top(self.values.index_select(0, rows), self.positions.index_select(0, rows))
 
     def strongest(self, k: int) -> "Top":
         """The ``k`` largest of them."""
@@ -76,7 +77,8 @@ def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) ->
     if sum(map(len, tops)) <= k:
         return list(tops)
     device = tops[0].values.device  # a model may be spread over several
-    values = torch.cat([(t.values / s).to(device) for t, s in zip(tops, scales or [1.0] * len(tops), strict=True)])
+    scaled = (t.values if s == 1.0 else t.values / s for t, s in zip(tops, scales or [1.0] * len(tops), strict=True))
+    values = torch.cat([one.to(device) for one in scaled])
     marks = torch.split(top(values, k), [len(one) for one in tops])
     return [one.where(mark.to(one.values.device)) for one, mark in zip(tops, marks, strict=True)]
 

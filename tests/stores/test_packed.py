@@ -18,13 +18,7 @@ from rewire.stores.packed import gradient_tiles
 PACKABLE = [name for name in rewire.METHODS if name != "snfs"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """So small networks only lose time by sharing them out; threads are tested with the kernels."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- masked and packed are one thing -------------------------------------------------------------------------------

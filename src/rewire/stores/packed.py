@@ -69,8 +69,7 @@ class PackedLayer:
     def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
         """The strongest inactive positions: a dense gradient passes by in tiles and is never held."""
         assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        empty = Top(self.parameter.detach().new_empty(0), self.active()[:0])
-        return top_of_tiles(self._tiles(), k, floor, empty) if k > 0 else empty
+        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         tape, active, scale = self.module.tape, self.active(), self._scale()

@@ -29,9 +29,11 @@ FLOORS = [
     ["stores.masked_layer"],
     ["stores.masked"],
     ["stores.packed"],
-    ["checkpoint", "table"],
+    ["checkpoint", "table", "distributed.group"],
+    ["distributed.shards"],
+    ["distributed.peers"],
     ["rewirer"],
-    ["attach"],
+    ["attach", "distributed.saving"],
     ["analysis.flops", "analysis.dead_units", "analysis.overlap", "extras", "plain", "resize"],
     ["analysis.density", "export", "inference"],
     ["shrinking.values"],
@@ -63,7 +65,7 @@ def imports(path):
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
                 [inner]
-                if inner not in ("", "analysis", "kernels", "lab", "parts", "shrinking", "stores")
+                if inner not in ("", "analysis", "distributed", "kernels", "lab", "parts", "shrinking", "stores")
                 else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 

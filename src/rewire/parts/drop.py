@@ -120,7 +120,9 @@ def _sparing_one(layers: Sequence[Layer], chosen: Sequence[Tensor], ctx: Context
     """The chosen active positions; where they are all, the largest weight stays. None of a frozen layer's."""
     counts = total(ctx.ranks, (int(one.sum()) for one in chosen))
     emptied = [bool(layer.nnz) and count == layer.nnz for layer, count in zip(layers, counts, strict=True)]
-    dropped = [layer.active()[:0] if layer.frozen else layer.active()[one] for layer, one in zip(layers, chosen, strict=True)]
+    dropped = [
+        layer.active()[:0] if layer.frozen else layer.active()[one] for layer, one in zip(layers, chosen, strict=True)
+    ]
     if any(emptied):
         sizes = [Top(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
         stay = ctx.ranks.best(sizes, [int(one) for one in emptied])

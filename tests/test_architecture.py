@@ -34,7 +34,7 @@ FLOORS = [
     ["distributed.peers"],
     ["rewirer"],
     ["attach", "distributed.saving"],
-    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "extras", "plain", "resize"],
+    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "analysis.scale", "extras", "plain", "resize"],
     ["analysis.density", "export", "inference"],
     ["shrinking.values"],
     ["shrinking.graph"],

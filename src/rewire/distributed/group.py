@@ -9,13 +9,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+def gathered(numbers: int, ranks: int) -> float:
+    """The bytes that each of ``ranks`` sends when all learn the numbers of all, in a ring."""
+    return 8.0 * numbers * (ranks - 1)
+
+
+def summed(numbers: int, ranks: int) -> float:
+    """The bytes that each of ``ranks`` sends when all learn the sums, in a ring."""
+    return 2 * 8.0 * numbers * (ranks - 1) / ranks
+
+
 @dataclass
 class Traffic:
-    """How often ranks met, and the bytes that each sent for it.
-
-    Bytes as in a ring: to sum ``n`` bytes over ``r`` ranks each sends ``2 n (r - 1) / r``; to gather ``n`` of every
-    rank each sends ``n (r - 1)``.
-    """
+    """How often ranks met, and the bytes that each sent for it, counted as in a ring."""
 
     meetings: int = 0
     bytes: float = 0.0
@@ -42,15 +48,15 @@ class Group:
         mine = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
         everyone = mine.new_empty(self.size, len(mine))
         dist.all_gather(list(everyone.unbind()), mine, group=self._group)
-        self.traffic += Traffic(1, 8 * len(mine) * (self.size - 1))
+        self.traffic += Traffic(1, gathered(len(mine), self.size))
         found: list[list[int]] = everyone.tolist()
         return found
 
     def add(self, counts: Tensor) -> Tensor:
-        """The sum over the ranks, in place."""
+        """The sum of int64 numbers over the ranks, in place."""
         if self.size > 1:
             dist.all_reduce(counts, group=self._group)
-            self.traffic += Traffic(1, 2 * counts.numel() * counts.element_size() * (self.size - 1) / self.size)
+            self.traffic += Traffic(1, summed(counts.numel(), self.size))
         return counts
 
     def tell(self, something: Any) -> list[Any]:

@@ -159,12 +159,14 @@ def _together(act: Any, what: str) -> None:
     failure: BaseException | None = None
     try:
         act()
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is not an Exception
         failure = error
     said = _from_all("" if failure is None else f"{type(failure).__name__}: {failure}")
-    other = next((f"rank {rank}: {one}" for rank, one in enumerate(said) if one), "")
+    other = next((f"rank {rank}: {one.strip().splitlines()[-1]}" for rank, one in enumerate(said) if one), "")
     if other:
-        raise RuntimeError(f"could not {what} ({other.splitlines()[0]}); what was saved before is intact") from failure
+        raise RuntimeError(f"could not {what} ({other}); what was saved before is intact") from failure
 
 
 def _make_empty(path: Path) -> None:

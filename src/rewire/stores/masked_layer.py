@@ -169,7 +169,7 @@ class MaskedLayer:
         mask = self.held
         self._in_order = (id(mask), mask._version)
         self._bits = None
-        if mask.numel() <= SMALL:
+        if self.shape.numel() <= SMALL:
             self._bits = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
 
     def distrust(self, *_loaded: object) -> None:

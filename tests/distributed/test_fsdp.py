@@ -18,7 +18,10 @@ from rewire.analysis.scale import bytes_ddp, bytes_fsdp, memory_fsdp
 from rewire.stores.optimizer import state_tensors
 
 
-def sharded(model, **options):
+def sharded(model, layer_by_layer=False, **options):
+    for module in model if layer_by_layer else ():
+        if isinstance(module, nn.Linear):
+            fully_shard(module, **options)
     fully_shard(model, **options)
     optimizer = optimize(model)
     return model, optimizer
@@ -26,7 +29,8 @@ def sharded(model, **options):
 
 def layout():
     """Masks lie as their parameters do; what is absent is zero in weight, gradient and optimizer state."""
-    model, optimizer, rewirer = sparse("ggr", "fsdp")
+    model, optimizer = sharded(network(), layer_by_layer=True)
+    rewirer = rewire.sparsify(model, optimizer, make("ggr"), seed=5)
     empty = []
     for number in range(2 * EVERY + 1):
         x, y = batch(number)

@@ -9,6 +9,7 @@ from tests.distributed.training import same, train
 import rewire
 
 VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
+    "dsr": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=0.05)}}),
     "deepr": ("deepr", {"every": 1}),
     "ggr by gradient, scaled": ("ggr", {"growth": "gradient", "parts": {"allocate": rewire.GlobalTop(scale="layer")}}),
     "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rewire
 
-STEPS, EVERY = 6, 2
+STEPS, EVERY = 4, 2
 
 
 def network(dtype=torch.float64):
@@ -54,9 +54,6 @@ def sparse(name, how="alone", wrap=lambda model: model, optimizer=optimize, **se
     """A model, its optimizer and its rewirer: alone, in ``ddp`` before or after sparsify, or in ``fsdp``."""
     model, method = wrap(network()), make(name, **settings)
     if how == "fsdp":
-        for module in model:
-            if isinstance(module, nn.Linear):
-                fully_shard(module)
         fully_shard(model)
     if how == "wrapped first":
         model = DistributedDataParallel(model)

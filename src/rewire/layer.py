@@ -14,6 +14,8 @@ from torch import Tensor
 from rewire.ranks import ALONE, Ranks, total
 from rewire.topology import Edit, Top, merge
 
+NOTHING = -(1 << 20)  # the exponent of zero
+
 
 class Signal(Enum):
     """What may be read about a weight."""
@@ -184,18 +186,21 @@ def means(layers: Sequence[Layer], signal: Signal, ranks: Ranks) -> list[float]:
     Summed as whole multiples of a power of two, as fine as fits: the result does not depend on who adds what.
     """
     sizes = [layer.read(signal).abs() for layer in layers]
-    exponents = [math.frexp(float(one.max()))[1] if len(one) else -(1 << 20) for one in sizes]
+    largest = [float(one.max()) if len(one) else 0.0 for one in sizes]
+    exponents = [math.frexp(most)[1] if most else NOTHING for most in largest]
     shared = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
     shifts = [62 - layer.nnz.bit_length() - most for layer, most in zip(layers, shared, strict=True)]
-    wide = [one.to(torch.promote_types(one.dtype, torch.float32)) for one in sizes]
-    sums = total(ranks, (_whole(one, shift) for one, shift in zip(wide, shifts, strict=True)))
+    sums = total(
+        ranks, (_whole(one, shift) if most else 0 for one, shift, most in zip(sizes, shifts, largest, strict=True))
+    )
     return [math.ldexp(s / max(layer.nnz, 1), -shift) for s, layer, shift in zip(sums, layers, shifts, strict=True)]
 
 
 def _whole(values: Tensor, shift: int) -> int:
     """The sum of ``values * 2**shift``, each rounded; in two steps, because the factor alone may be out of range."""
+    wide = values.to(torch.promote_types(values.dtype, torch.float32))
     half = shift // 2
-    return int((values * 2.0**half * 2.0 ** (shift - half)).round().long().sum()) if len(values) else 0
+    return int((wide * 2.0**half * 2.0 ** (shift - half)).round().long().sum())
 
 
 class Captured:

@@ -95,6 +95,20 @@ def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) ->
     return [one.where(mark) for one, mark in zip(tops, marks, strict=True)]
 
 
+def insert(few: Tensor, many: Tensor) -> Tensor:
+    """Two sorted lists without common positions as one. Nothing is sorted: the first should be the shorter.
+
+    >>> insert(torch.tensor([2, 9]), torch.tensor([1, 3, 4]))
+    tensor([1, 2, 3, 4, 9])
+    """
+    places = torch.searchsorted(many, few) + torch.arange(len(few), device=few.device)
+    joined = many.new_empty(len(many) + len(few))
+    rest = torch.ones_like(joined, dtype=torch.bool)
+    rest[places] = False
+    joined[places], joined[rest] = few, many
+    return joined
+
+
 def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generator) -> Tensor:
     """``k`` positions drawn uniformly without replacement from ``range(numel)`` without ``active``, sorted.
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from tests.distributed.ranks import run
 from tests.distributed.training import same, seen, sparse, step
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from rewire.distributed import load_latest, save
 
@@ -144,6 +145,22 @@ def full_disk_on_one_rank(folder):
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     assert run(full_disk_on_one_rank, 2, tmp_path / "ranks", tmp_path / "run") == [1, 1]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-000000001"]
+
+
+def test_looking_at_the_state_of_a_fresh_optimizer_is_no_step():
+    """torch makes one, with rates and gradients of zero, to see which state there will be."""
+    model, optimizer, rewirer = sparse("ggr", every=1)
+    get_optimizer_state_dict(model, optimizer)
+    assert (rewirer.step, rewirer.history) == (0, [])
+    step(model, optimizer, 0)
+    assert (rewirer.step, len(rewirer.history)) == (1, 1)
+
+
+def test_a_step_of_a_warm_up_that_begins_at_zero_is_one():
+    model, optimizer, rewirer = sparse("ggr", every=1)
+    optimizer.param_groups[0]["lr"] = 0.0
+    step(model, optimizer, 0)
+    assert (rewirer.step, len(rewirer.history)) == (1, 1)
 
 
 def test_the_plain_part_of_a_checkpoint_is_readable(tmp_path):

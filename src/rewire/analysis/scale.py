@@ -1,7 +1,7 @@
 """What a method costs when a model is spread over ranks: bytes sent at a rewiring, bytes held by each rank.
 
-Formulas, not measurements; the tests compare them with what small runs really send and hold. Bytes sent are those of a
-ring, as in ``rewire.distributed.group.Traffic``.
+Formulas, not measurements; the tests compare them with what small runs really send and hold. Bytes sent are counted as
+in a ring.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rewire.distributed.group import gathered, summed
+from rewire.distributed.group import Traffic, gathered, summed
 from rewire.distributed.shards import DIGITS
 from rewire.layer import LayerSpec, Signal
 from rewire.method import Method
@@ -18,45 +18,60 @@ from rewire.parts.drop import Lowest
 from rewire.parts.grow import AtRandom
 
 
-def bytes_ddp(layers: int, ranks: int) -> float:
-    """What each rank sends at a rewiring under DDP: the step and a checksum for each layer, whatever the method."""
-    return gathered(layers + 1, ranks)
+def transformer(blocks: int, width: int, hidden: int) -> list[LayerSpec]:
+    """The Linear layers of a decoder: four square ones of attention and three of a gated feed-forward, per block.
+
+    >>> sum(layer.numel for layer in transformer(blocks=32, width=4096, hidden=11008))
+    6476005376
+    """
+    square, up, down = (width, width), (hidden, width), (width, hidden)
+    shapes = {"q": square, "k": square, "v": square, "o": square, "gate": up, "up": up, "down": down}
+    return [LayerSpec(f"{at}.{name}", torch.Size(shape)) for at in range(blocks) for name, shape in shapes.items()]
 
 
-def bytes_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = torch.float32) -> float:
+def rewiring_ddp(layers: int, ranks: int) -> Traffic:
+    """What each rank sends at a rewiring under DDP: the step and a checksum for each layer, whatever the method.
+
+    >>> rewiring_ddp(layers=10, ranks=2)
+    Traffic(meetings=1, bytes=88.0)
+    """
+    return Traffic(1, gathered(layers + 1, ranks))
+
+
+def rewiring_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = torch.float32) -> Traffic:
     """The most that each rank sends at a rewiring under FSDP2. It depends on layers and ranks, not on their sizes.
 
     A selection of the k largest sums 256 counts for every byte of a value, then gathers how many equal the k-th.
 
     >>> from rewire.methods import set_
-    >>> bytes_fsdp(set_(density=0.1, every=100, until=1000), layers=10, ranks=2)
-    83120.0
+    >>> rewiring_fsdp(set_(density=0.1, every=100, until=1000), layers=10, ranks=2)
+    Traffic(meetings=20, bytes=82640.0)
     """
 
-    def selection(contests: int, lists: int, kind: torch.dtype) -> float:
-        counted = summed(contests * DIGITS, ranks) * max(kind.itemsize, 4)
-        return counted + gathered(lists, ranks)
+    def gather(numbers: int) -> Traffic:
+        return Traffic(1, gathered(numbers, ranks))
 
-    def each(numbers: int = 1) -> float:
-        return gathered(numbers * layers, ranks)
+    def selection(contests: int, lists: int, signal: Signal) -> Traffic:
+        digits = 4 if signal is Signal.MOMENTUM else max(dtype.itemsize, 4)  # averages are float32
+        return Traffic(digits, digits * summed(contests * DIGITS, ranks)) + gather(lists)
 
-    always = each() + each() + each() + each(3) + each()  # finite? dropped; grown before; what was done; counted anew
+    each = gather(layers)
+    sent = each * 4 + gather(3 * layers)  # finite? how many dropped, grown, held; and the record of it
     if isinstance(method.drop, Lowest):
-        kind = torch.float32 if method.drop.score is Signal.MOMENTUM else dtype
-        drop = selection(layers, layers, kind)
-        drop += selection(1, layers, kind) if method.drop.scope == "network" else 0
+        sent += selection(layers, layers, method.drop.score)
+        sent += selection(1, layers, method.drop.score) * (method.drop.scope == "network")
     else:
-        drop = 2 * each() + selection(layers, layers, dtype)  # the selection only where a layer would be emptied
-    allocate = 0.0
-    if isinstance(method.allocate, GlobalTop):
-        allocate = 2 * selection(1, layers, dtype) + each() + (4 * each() if method.allocate.scale == "layer" else 0)
+        sent += each * 2 + selection(layers, layers, Signal.WEIGHT)  # selected only where a layer would be emptied
+    if isinstance(method.allocate, GlobalTop):  # ranked before the step and after the drop
+        sent += selection(1, layers, method.allocate.signal) * 2 + each
+        sent += each * 4 * (method.allocate.scale == "layer")
     elif isinstance(method.allocate, Proportional) and method.allocate.to == "momentum":
-        allocate = 2 * each()
-    grow = each()  # free positions, for a random draw
+        sent += each * 2
+    sent += gather(1) * layers  # free positions, for a random draw
     if not isinstance(method.grow, AtRandom):
-        kind = torch.float32 if Signal.MOMENTUM in method.grow.signals else dtype
-        grow += layers * selection(1, 1, kind) + each()
-    return always + drop + allocate + grow
+        (signal,) = method.grow.signals
+        sent += (selection(1, 1, signal) + gather(1)) * layers
+    return sent
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,7 @@ class Memory:
     masks: int
     averages: int  # of the dense gradient, for methods that read momentum
     rewiring: int  # for a moment: positions, scores and candidates
-    start: int  # once, in sparsify: every rank draws the whole topology
+    start: int  # once, in sparsify, on the CPU: every rank draws the whole topology
 
     @property
     def steady(self) -> int:
@@ -83,25 +98,30 @@ def memory_fsdp(
     ranks: int,
     dtype: torch.dtype = torch.float32,
     states: int = 2,
+    fraction: float = 0.1,
 ) -> Memory:
-    """What the sparse layers take on the rank that holds most, which is the first. ``states``: 2 for Adam, 1 for SGD.
+    """What the sparse layers take on the rank that holds most, which is the first.
+
+    ``states``: tensors of the weight's shape that the optimizer keeps, 2 for Adam, 1 for SGD with momentum.
+    ``fraction``: the share of the weights that moves at a rewiring.
 
     >>> from rewire.methods import rigl
     >>> layer = LayerSpec("a", torch.Size([100, 100]))
     >>> memory_fsdp(rigl(density=0.1, every=100, until=1000), [layer], ranks=4).steady
     42500
     """
-    held = sum(-(-spec.shape[0] // ranks) * spec.shape[1:].numel() for spec in specs)
-    everything = sum(spec.numel for spec in specs)
-    density = method.density(0)
-    nnz = round(density * held)
-    taken = len(method.signals & {Signal.GRAD, Signal.SIGN}) * dtype.itemsize
+    held = [-(-spec.shape[0] // ranks) * spec.shape[1:].numel() for spec in specs]
+    density, wide = method.density(0), dtype.itemsize
+    taken = len(method.signals & {Signal.GRAD, Signal.SIGN})  # before the step, of the weights that exist
+    all_layers, one_layer = (density * number for number in (sum(held), max(held)))
     return Memory(
-        weights=held * dtype.itemsize,
-        gradients=held * dtype.itemsize,
-        state=held * dtype.itemsize * states,
-        masks=held,
-        averages=4 * held if Signal.MOMENTUM in method.signals else 0,
-        rewiring=nnz * (8 + 2 * dtype.itemsize + taken),
-        start=8 * round(density * everything),
+        weights=sum(held) * wide,
+        gradients=sum(held) * wide,
+        state=sum(held) * wide * states,
+        masks=sum(held),
+        averages=4 * sum(held) if Signal.MOMENTUM in method.signals else 0,
+        # Of all layers the positions before and after the drop, and what was taken before the step; of one layer at a
+        # time what growing takes, and what the allocator is slow to give back; candidates with their keys.
+        rewiring=round(all_layers * (16 + wide * taken) + one_layer * 56 + 64 * fraction * all_layers),
+        start=8 * round(density * sum(spec.numel for spec in specs)),
     )

@@ -19,7 +19,7 @@ def summed(numbers: int, ranks: int) -> float:
     return 2 * 8.0 * numbers * (ranks - 1) / ranks
 
 
-@dataclass
+@dataclass(frozen=True)
 class Traffic:
     """How often ranks met, and the bytes that each sent for it, counted as in a ring."""
 
@@ -28,6 +28,9 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.meetings + other.meetings, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> "Traffic":
+        return Traffic(self.meetings * times, self.bytes * times)
 
     def __sub__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.meetings - other.meetings, self.bytes - other.bytes)

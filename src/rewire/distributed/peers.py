@@ -102,6 +102,11 @@ def peers_of(model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequen
     """
     if not (dist.is_available() and dist.is_initialized()):
         return Peers()
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError(
+            "FullyShardedDataParallel flattens weights of several layers into one: use its successor, "
+            "torch.distributed.fsdp.fully_shard"
+        )
     spread = [name for one, name in zip(parameters, names, strict=True) if is_sharded(one)]
     if spread:
         if len(spread) < len(parameters):

@@ -11,7 +11,7 @@ from torch import Tensor
 from rewire.choose import choose
 from rewire.layer import Context, Edited, Signal
 from rewire.ranks import total
-from rewire.topology import distinct, nth_inactive
+from rewire.topology import distinct, insert, nth_inactive
 
 
 class Grow(Protocol):
@@ -120,8 +120,9 @@ def _strongest_then_random(layer: Edited, signal: Signal, strong: int, k: int, c
         return layer.drop[:0]
     (found,) = ctx.ranks.best([layer.top_inactive(signal, strong)], [strong])
     chosen, (count,) = found.positions, total(ctx.ranks, [len(found)])
-    occupied = torch.cat([layer.occupied(), chosen]).sort().values
-    return torch.cat([chosen, _at_random(layer, occupied, k - count, ctx)]).sort().values
+    if count == k:
+        return chosen
+    return insert(chosen, _at_random(layer, insert(chosen, layer.occupied()), k - count, ctx))
 
 
 def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:

@@ -1,0 +1,76 @@
+"""The numbers in docs/scale.md are those of the formulas; that the formulas hold is tested in tests/distributed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import rewire
+from rewire.analysis.scale import memory_fsdp, rewiring_ddp, rewiring_fsdp, transformer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+LAYERS = transformer(blocks=32, width=4096, hidden=11008)
+RANKS = 64
+
+
+def method(name):
+    return rewire.METHODS[name](density=0.1, every=100, until=10_000)
+
+
+def test_what_a_rewiring_sends():
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
+    assert {name for name, *_ in rows} == {"set", "rigl", "granet", "snfs", "ggr", "dsr"}
+    for name, meetings, megabytes in rows:
+        sent = rewiring_fsdp(method(name), len(LAYERS), RANKS)
+        assert (sent.meetings, round(sent.bytes / 1e6, 1)) == (int(meetings), float(megabytes)), name
+
+
+def test_what_a_rank_holds():
+    rows = dict(re.findall(r"^\| (\w[^|]*) \| ([\d.]+) \|$", PAGE, re.MULTILINE))
+    memory = memory_fsdp(method("ggr"), LAYERS, RANKS)
+    expected = (memory.weights, memory.gradients, memory.state, memory.masks, memory.rewiring, memory.start)
+    names = ("weights", "gradients", "optimizer state", "masks")
+    names += ("for a moment, at a rewiring", "once, in `sparsify`, CPU")
+    assert rows == {name: f"{held / 1e9:.2f}" for name, held in zip(names, expected, strict=True)}
+
+
+def test_the_comparisons_in_the_text():
+    weights = sum(layer.numel for layer in LAYERS)
+    assert len(LAYERS) == 224
+    assert round(weights / 1e9, 2) == 6.48
+    assert round(4 * weights * 63 / 64 / 1e9, 1) == 25.5
+    candidates = round(0.1 * 0.1 * weights)
+    assert (round(candidates / 1e6), round(candidates * 12 / 1e9, 1)) == (65, 0.8)
+
+
+@pytest.mark.parametrize(("layers", "ranks"), [(3, 2), (10, 4), (224, 64)])
+def test_the_formulas_of_the_table(layers, ranks):
+    gather = 8 * layers * (ranks - 1)
+    one = 8 * (ranks - 1)
+
+    def select(contests, lists=layers):
+        return 4096 * 4 * contests * (ranks - 1) / ranks + 8 * lists * (ranks - 1)
+
+    rigl = 8 * gather + select(layers) + layers * (select(1, lists=1) + one)
+    expected = {
+        "set": 8 * gather + select(layers),
+        "gmp": 8 * gather + select(layers),
+        "rigl": rigl,
+        "set_rigl": rigl,
+        "granet": rigl + select(1),
+        "ggr": rigl + 2 * select(1) + gather,
+        "snfs": rigl + 2 * gather,
+        "dsr": 10 * gather + select(layers),
+        "deepr": 10 * gather + select(layers),
+    }
+    for name, sent in expected.items():
+        assert rewiring_fsdp(method(name), layers, ranks).bytes == pytest.approx(sent), name
+    assert rewiring_ddp(layers, ranks).bytes == 8 * (layers + 1) * (ranks - 1)
+
+
+def test_wider_values_take_more_digits():
+    import torch
+
+    narrow, wide = (rewiring_fsdp(method("set"), 4, 2, dtype).bytes for dtype in (torch.bfloat16, torch.float64))
+    assert narrow == rewiring_fsdp(method("set"), 4, 2).bytes
+    assert wide - narrow == 4 * 2 * 8 * 256 * 4 * 1 / 2

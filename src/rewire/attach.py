@@ -101,6 +101,8 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     foreign = [one.spec.name for one in found if id(one.parameter) not in held]
     if foreign:

@@ -1,7 +1,5 @@
 """DDP: what is ranked is the all-reduced gradient, ordinary steps send nothing, and ranks that differ are found."""
 
-import copy
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +7,7 @@ import torch.nn.functional as F
 from tests.distributed.ranks import run
 from tests.distributed.training import EVERY, batch, make, network, optimize, seen, sparse, step, train
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import rewire
@@ -151,10 +150,7 @@ def differences():
     """What each rank is told; every call raises on both ranks, none waits for the other."""
     rank = dist.get_rank()
     other_density = [rewire.ggr(density=0.3, every=2, until=10), rewire.ggr(density=0.2, every=2, until=10)][rank]
-    other_shape = network()
-    if rank == 1:
-        other_shape[6], other_shape[8] = nn.Linear(7, 3).double(), nn.Linear(3, 4).double()
-    packed = copy.deepcopy(network())
+    packed, left_out = network(), network()
     told = {
         "seed, wrapped last": refusal(lambda: first_step(*build(seed=rank))),
         "seed, wrapped first": refusal(
@@ -163,12 +159,23 @@ def differences():
             )
         ),
         "method": refusal(lambda: first_step(*build(other_density))),
+        "layers": refusal(
+            lambda: rewire.sparsify(
+                DistributedDataParallel(left_out), optimize(left_out), make("ggr"), exclude=["4", "6"][rank]
+            )
+        ),
         "drift": refusal(drifted),
         "packed, wrapped last": refusal(lambda: first_step(*build("set", store="packed"))),
         "packed, wrapped first": refusal(
             lambda: rewire.sparsify(DistributedDataParallel(packed), optimize(packed), make("ggr"), store="packed")
         ),
     }
+    model = network()
+    told["zero"] = refusal(
+        lambda: rewire.sparsify(
+            model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1), make("ggr")
+        )
+    )
     static, optimizer, rewirer = build("static", store="packed")  # nothing is ever resized: this is right
     step(static, optimizer, 0)
     return told, [layer.parameter.detach().clone() for layer in rewirer.layers]
@@ -182,6 +189,8 @@ def test_ranks_that_differ_are_told_so_on_every_rank(tmp_path):
     assert "do not agree on the seed" in first["seed, wrapped first"]
     assert "do not agree on the method" in first["method"]
     assert "Constant(value=0.2)" in first["method"]
+    assert "do not agree on the layers" in first["layers"]
     assert f"after the rewiring at step {EVERY} the ranks do not have the same 4:" in first["drift"]
+    assert "ZeroRedundancyOptimizer keeps its state" in first["zero"]
     for how in ("first", "last"):
         assert "store='packed' does not work with DDP or FSDP" in first[f"packed, wrapped {how}"]

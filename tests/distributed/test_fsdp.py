@@ -8,13 +8,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from tests.distributed.ranks import run
-from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train, whole
+from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import rewire
+from rewire.analysis.density import densities
 from rewire.analysis.scale import memory_fsdp, rewiring_ddp, rewiring_fsdp
 from rewire.stores.optimizer import state_tensors
 
@@ -47,10 +48,11 @@ def layout():
             assert not layer.weight[~layer.held].any()
             for state in state_tensors(optimizer, layer.parameter):
                 assert not state.to_local()[~layer.held].any()
-            assert int(whole(mask).sum()) == layer.nnz
+            assert int(mask.full_tensor().sum()) == layer.nnz
             empty.append(not layer.held.numel())
         optimizer.zero_grad()
-    text, state = repr(rewirer), rewirer.state_dict()
+    text, state, known = repr(rewirer), rewirer.state_dict(), [one.nnz for one in densities(model)]
+    assert known == [layer.nnz for layer in rewirer.layers]
     alone, alone_optimizer, reference = sparse("ggr")
     for number in range(2 * EVERY + 1):
         mine = slice(None)

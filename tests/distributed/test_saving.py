@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.distributed.ranks import run
-from tests.distributed.training import same, seen, sparse, step
+from tests.distributed.training import make, network, optimize, same, seen, sparse, step
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
+import rewire
 from rewire.distributed import load_latest, save
 
 METHODS = ("ggr", "snfs", "dsr")  # gradients only; averages that are sharded too; a method with a memory
@@ -145,6 +146,15 @@ def full_disk_on_one_rank(folder):
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     assert run(full_disk_on_one_rank, 2, tmp_path / "ranks", tmp_path / "run") == [1, 1]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-000000001"]
+
+
+def test_packed_models_are_refused(tmp_path):
+    model = network()
+    optimizer = optimize(model)
+    rewirer = rewire.sparsify(model, optimizer, make("ggr"), store="packed")
+    with pytest.raises(ValueError, match="use torch.save with the three state_dicts"):
+        save(tmp_path, 1, model=model, optimizer=optimizer, rewirer=rewirer)
+    assert not list(tmp_path.iterdir())
 
 
 def test_looking_at_the_state_of_a_fresh_optimizer_is_no_step():

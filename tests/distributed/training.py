@@ -7,7 +7,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import rewire
@@ -70,11 +69,6 @@ def step(model, optimizer, number):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def whole(tensor):
-    tensor = tensor.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
 
 def seen(rewirer):

@@ -9,6 +9,7 @@ from rewire.analysis.dead_units import Units, count_units
 from rewire.layer import LayerSpec
 from rewire.select import find_layers, unwrap
 from rewire.stores.flat import where_true
+from rewire.stores.shards import whole
 
 MASK = "weight_mask"
 
@@ -28,11 +29,11 @@ class LayerDensity:
 
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
-    """Which weights exist, by layer."""
+    """Which weights exist, by layer. If the model is sharded, all ranks must ask."""
     found = find_layers(unwrap(model))[0]
     dense = torch.ones
     return {
-        one.spec.name: mask.detach().cpu()
+        one.spec.name: whole(mask.detach()).cpu()
         if (mask := one.module._buffers.get(MASK)) is not None
         else dense(one.spec.shape, dtype=torch.bool)
         for one in found

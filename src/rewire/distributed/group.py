@@ -56,9 +56,11 @@ class Group:
         return found
 
     def add(self, counts: Tensor) -> Tensor:
-        """The sum of int64 numbers over the ranks, in place."""
+        """The sum of int64 numbers over the ranks; the tensor that is given may be overwritten."""
         if self.size > 1:
-            dist.all_reduce(counts, group=self._group)
+            away = counts.to(self._device)  # weights may be kept on the CPU, and ranks talk between devices
+            dist.all_reduce(away, group=self._group)
+            counts = away.to(counts.device)
             self.traffic += Traffic(1, summed(counts.numel(), self.size))
         return counts
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -113,11 +114,11 @@ def peers_of(model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequen
             whole = next(name for name in names if name not in spread)
             raise ValueError(f"{spread[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
         return _sharded(parameters, names)
-    wrapper = _ddp(model) or (_ddp_around(parameters) if search else None)
-    if wrapper is None:
-        return Peers()
-    leave_masks_alone(wrapper)
-    return Peers(copies=[Group(wrapper.process_group, parameters[0].device)])
+    given = _ddp(model)
+    wrappers = [given] if given is not None else _ddp_around(parameters) if search else []
+    for wrapper in wrappers:
+        leave_masks_alone(wrapper)
+    return Peers(copies=[Group(wrappers[-1].process_group, parameters[0].device)] if wrappers else [])
 
 
 def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
@@ -126,7 +127,7 @@ def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
     other = next((name for name, layout in zip(names, layouts, strict=True) if layout != layouts[0]), None)
     if other is not None:
         raise ValueError(f"{names[0]} and {other} are sharded over different meshes: use one for the whole model")
-    device = parameters[0].device
+    device = torch.device(mesh.device_type)
     groups = [Group(mesh.get_group(at), device) for at in range(mesh.ndim)]
     return Peers(Shards(groups[dim]), [group for at, group in enumerate(groups) if at != dim])
 
@@ -138,16 +139,17 @@ def _ddp(model: nn.Module | None) -> DistributedDataParallel | None:
     return model
 
 
-def _ddp_around(parameters: Iterable[nn.Parameter]) -> DistributedDataParallel | None:
-    """The wrapper that reduces the gradients of these parameters. Wrappers keep no list: the collector is asked."""
+def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
+    """The wrappers that reduce the gradients of these parameters. They keep no list: the garbage collector is asked."""
     ours = {id(one) for one in parameters}
-    for one in gc.get_objects():
-        if DistributedDataParallel in type(one).__mro__:  # issubclass would take many times longer
-            inner = one.__dict__.get("_modules", {}).get("module")
-            if inner is not None and any(id(parameter) in ours for parameter in inner.parameters()):
-                found: DistributedDataParallel = one
-                return found
-    return None
+    # issubclass would take many times longer
+    wrappers = [one for one in gc.get_objects() if DistributedDataParallel in type(one).__mro__]
+    inside = [one.__dict__.get("_modules", {}).get("module") for one in wrappers]  # one may not be complete yet
+    return [
+        one
+        for one, model in zip(wrappers, inside, strict=True)
+        if model is not None and any(id(parameter) in ours for parameter in model.parameters())
+    ]
 
 
 def leave_masks_alone(wrapper: DistributedDataParallel) -> None:

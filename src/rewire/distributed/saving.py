@@ -93,6 +93,11 @@ def _state(
     model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors, some of them spread over the ranks, and plain values."""
+    if rewirer.store.name == "packed":
+        raise ValueError(
+            "the shapes of a packed model change with its topology, which torch.distributed.checkpoint cannot load: "
+            "use torch.save with the three state_dicts"
+        )
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
     optimizer_state = get_optimizer_state_dict(model, optimizer)  # first: it may have to make the state up

@@ -23,6 +23,12 @@ def local(tensor: Tensor) -> Tensor:
     return held
 
 
+def whole(tensor: Any) -> Tensor:
+    """All of a tensor. If it is spread over ranks, all of them must ask."""
+    full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
 def span(tensor: Tensor, name: str) -> range:
     """The flat positions that this process holds; a sentence about every layout other than rows over ranks."""
     if not is_sharded(tensor):

@@ -26,7 +26,8 @@ from rewire.lab.train import train as carry_out
 from rewire.methods import METHODS
 
 console = Console()
-TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "table4", "drop": ""}  # printed by a sweep
+TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "table4"}  # printed by a sweep
+TABLES |= {"drop": "", "stores": "table1"}
 
 
 def train(command: "cli.Train", words: str) -> None:
@@ -72,7 +73,9 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
-    runs = [replace(run, store=command.store) for run in runs_of(command.name, command.scale)]
+    runs = list(
+        dict.fromkeys(replace(run, store=command.store or run.store) for run in runs_of(command.name, command.scale))
+    )
     _refuse_device(command.device)
     if command.workers < 1:
         raise ValueError(f"--workers must be at least 1, not {command.workers}")

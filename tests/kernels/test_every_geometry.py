@@ -1,9 +1,11 @@
 """Every combination of kernel, stride, padding, dilation, groups and batch: gradients, and native against reference."""
 
+import math
+
 import pytest
 import torch
-from tests.kernels.cases import BATCHES, DILATIONS, GROUPS, KERNELS, PADDINGS, STRIDES
-from tests.kernels.cases import agree, draw, geometries, run, through_operator, through_torch
+from tests.kernels import cases
+from tests.kernels.cases import BATCHES, agree, draw, geometries, run, through_operator, through_torch
 
 from rewire.kernels import library, ops
 
@@ -15,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_the_cases_are_all_combinations():
     seen = {(g.shape[2:], g.stride[0], g.padding[0], g.dilation[0], g.groups) for g, _ in CASES}
-    assert len(seen) == len(KERNELS) * len(STRIDES) * len(PADDINGS) * len(DILATIONS) * len(GROUPS)
+    axes = (cases.KERNELS, cases.STRIDES, cases.PADDINGS, cases.DILATIONS, cases.GROUPS)
+    assert len(seen) == math.prod(map(len, axes)) == 324
     assert {size for _, size in CASES} >= {(1, 1), (5, 3), (17, 15)}
     assert any(g.groups == g.inputs for g, _ in CASES)
 
@@ -26,8 +29,8 @@ def test_gradients_by_differences(batch):
     for index, (geometry, size) in enumerate(CASES):
         x, values, positions, bias = draw(geometry, size, batch, torch.float64, seed=index)
 
-        def layer(x, values, bias, positions=positions, numbers=geometry.numbers()):
-            return ops.sparse_conv2d(x, values, positions, bias, numbers)
+        def layer(x, values, bias, positions=positions, geometry=geometry):
+            return through_operator(x, values, positions, bias, geometry)
 
         assert torch.autograd.gradcheck(layer, (x, values, bias), fast_mode=True, check_undefined_grad=False)
 
@@ -43,7 +46,7 @@ def test_native_equals_the_reference(batch, monkeypatch):
         doubled = [t.detach().double().requires_grad_() for t in (x, values, bias)]
         exact = run(through_operator, *doubled[:2], positions, doubled[2], geometry, grad.double())
         for level in LEVELS:
-            monkeypatch.setattr(ops, "native", lambda loaded=library.load(level): loaded)
+            monkeypatch.setattr(ops, "native", lambda level=level: library.load(level))
             agree(run(through_operator, x, values, positions, bias, geometry, grad), exact, 1e-5)
 
 

@@ -83,3 +83,22 @@ def test_native_does_not_read_what_it_must_not():
         assert bad[20].any()
         assert not bad[:20].any()
         assert not bad[21:].any()
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 7, 6), (5, 5, 7, 6), (4, 7, 6)])
+def test_an_input_that_does_not_fit_is_refused(shape):
+    _x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
+    with pytest.raises(ValueError, match=r"the layer reads 4 channels of N, C, H, W maps, not \("):
+        through_operator(torch.randn(shape), values, positions, bias, GEOMETRY)
+    with pytest.raises(ValueError, match="every value needs its position"):
+        through_operator(torch.randn(5, 4, 7, 6), values[1:], positions, bias, GEOMETRY)
+
+
+@pytest.mark.parametrize("bad", [-1, 216])
+def test_positions_outside_of_the_weight_are_refused(bad):
+    if ops.native() is None:
+        pytest.skip("torch checks its own indices")
+    x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
+    positions[3] = bad
+    with pytest.raises(ValueError, match=r"positions must lie in \[0, 216\): "):
+        through_operator(x, values, positions, bias, GEOMETRY)

@@ -20,6 +20,7 @@ from rewire.lab.experiments import runs_of
 from rewire.lab.render import to_rich
 from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
+from rewire.lab.run import DENSE
 from rewire.lab.tables import tables
 from rewire.lab.train import Place
 from rewire.lab.train import train as carry_out
@@ -73,9 +74,11 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
-    runs = list(
-        dict.fromkeys(replace(run, store=command.store or run.store) for run in runs_of(command.name, command.scale))
-    )
+    runs = [
+        run if command.store is None or run.method == DENSE else replace(run, store=command.store)  # dense: no store
+        for run in runs_of(command.name, command.scale)
+    ]
+    runs = list(dict.fromkeys(runs))
     _refuse_device(command.device)
     if command.workers < 1:
         raise ValueError(f"--workers must be at least 1, not {command.workers}")

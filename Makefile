@@ -53,7 +53,11 @@ $(VENV)/browser: | $(VENV)/bin/python
 	    echo "no chromium and no way to install it: the browser test will be skipped"
 	@touch $@
 
-# The peer that rewiring is measured against asks for torchvision, which it does not use: leave its requirements out.
+# Peers that are measured against, each left out where it cannot be installed. rigl-torch asks for torchvision, which it
+# does not use. sparseprop is compiled here, with the pybind11 of the python3 that it finds on the path.
 $(VENV)/bench: $(VENV)/dev
 	$(PIP) --no-deps rigl-torch==0.5.2
+	$(PIP) pybind11 setuptools
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation sparseprop==0.1.14 || \
+	    echo "sparseprop cannot be built here: the packed store is not compared with it"
 	@touch $@

@@ -18,6 +18,8 @@ from rewire.stores.masked import MaskedStore
 from rewire.stores.modules import MASK, POSITIONS
 from rewire.stores.packed import PackedStore
 
+# Optimizers that treat a weight as a matrix, or all weights as one vector: they cannot be given those that exist alone.
+WHOLE = (torch.optim.LBFGS, torch.optim.Muon)
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {"masked": MaskedStore, "packed": PackedStore}
 
 
@@ -53,6 +55,11 @@ def sparsify(
     if missing:
         raise ValueError(
             f"the method reads {', '.join(s.value for s in missing)}, which the {store} store cannot supply"
+        )
+    if kind is PackedStore and isinstance(optimizer, WHOLE):
+        raise ValueError(
+            f"{type(optimizer).__name__} needs whole weights, and the packed store holds only those that exist: "
+            "use store='masked'"
         )
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)

@@ -1,21 +1,29 @@
-"""Geometries that reach every branch of the kernels, and layers drawn for them."""
+"""Geometries that reach every branch of the kernels, layers drawn for them, and the ways to compute them."""
 
 import itertools
 
 import torch
+import torch.nn.functional as F
 
+from rewire.kernels import ops
 from rewire.kernels.geometry import Geometry
 
-SIZES = ((7, 5), (1, 1), (6, 6))
+KERNELS = ((1, 1), (2, 2), (3, 3), (3, 2), (5, 5), (7, 7))
+STRIDES, PADDINGS, DILATIONS, GROUPS = (1, 2, 3), (0, 1, 2), (1, 2), (1, 2, 4)  # four groups: depthwise
+BATCHES = (1, 3, 16, 100, 128)
+INPUTS = 4
 
 
 def geometries():
-    """Every combination of kernel, stride, padding, dilation and groups that fits the map, with the map."""
-    for kernel, stride, pad, dilation, groups, size in itertools.product(
-        ((1, 1), (2, 2), (3, 3), (3, 2)), (1, 2, 3), (0, 1, 2), (1, 2), (1, 2, 6), SIZES
-    ):
-        if all(n + 2 * pad > dilation * (k - 1) for n, k in zip(size, kernel, strict=True)):
-            yield Geometry((12, 6 // groups, *kernel), (stride,) * 2, (pad,) * 2, (dilation,) * 2, groups), size
+    """Every combination of kernel, stride, padding, dilation and groups, on a small odd map and, if it fits, on 1x1."""
+    for kernel, stride, pad, dilation, groups in itertools.product(KERNELS, STRIDES, PADDINGS, DILATIONS, GROUPS):
+        outputs = 8 if groups == INPUTS else 4  # depthwise: two for each input
+        shape = (outputs, INPUTS // groups, *kernel)
+        geometry = Geometry(shape, (stride, stride), (pad, pad), (dilation, dilation), groups)
+        least = [max(dilation * (k - 1) + 1 - 2 * pad, 1) for k in kernel]
+        yield geometry, (least[0] + 4, least[1] + 2)
+        if least == [1, 1]:
+            yield geometry, (1, 1)
 
 
 def draw(geometry, size, batch, dtype=torch.float32, density=0.3, seed=0):
@@ -27,3 +35,26 @@ def draw(geometry, size, batch, dtype=torch.float32, density=0.3, seed=0):
         return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
 
     return normal(batch, geometry.inputs, *size), normal(len(positions)), positions, normal(geometry.shape[0])
+
+
+def run(kernel, x, values, positions, bias, geometry, grad):
+    """Output and the three gradients."""
+    y = kernel(x, values, positions, bias, geometry)
+    return [y, *torch.autograd.grad(y, (x, values, bias), grad)]
+
+
+def through_torch(x, values, positions, bias, g):
+    weight = values.new_zeros(g.numel).index_put((positions,), values).view(g.shape)
+    return F.conv2d(x, weight, bias, g.stride, g.padding, g.dilation, g.groups)
+
+
+def through_operator(x, values, positions, bias, geometry):
+    return ops.sparse_conv2d(x, values, positions, bias, geometry.numbers())
+
+
+def agree(one, other, tolerance):
+    """Close in proportion to the largest value: sums of products have no other scale."""
+    for a, b in zip(one, other, strict=True):
+        assert a.shape == b.shape
+        near = tolerance * max(1.0, float(b.detach().abs().max()) if b.numel() else 0.0)
+        torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=near)

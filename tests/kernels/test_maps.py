@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rewire.kernels import library, maps
 from rewire.kernels.geometry import is_batch_innermost
@@ -11,7 +13,7 @@ pytestmark = pytest.mark.skipif(not library.available(), reason="the native kern
 BATCHES = [1, 3, 16, 100]
 
 
-@pytest.fixture(autouse=True, params=library.available())
+@pytest.fixture(params=library.available())
 def isa(request, monkeypatch):
     loaded = library.load(request.param)
     monkeypatch.setattr(maps, "native", lambda: loaded)
@@ -32,7 +34,7 @@ def agree(y, expected, inputs):
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("innermost", [True, False])
-def test_native_batch_norm(batch, innermost):
+def test_native_batch_norm(isa, batch, innermost):
     x = image(batch, innermost=innermost)
     weight, bias = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
     y, mean, variance = maps.batch_norm(x, weight, bias, 1e-5)
@@ -45,7 +47,7 @@ def test_native_batch_norm(batch, innermost):
 @pytest.mark.parametrize(
     ("kernel", "stride", "pad"), [((2, 2), (2, 2), (0, 0)), ((3, 2), (2, 1), (1, 1)), ((1, 3), (3, 2), (0, 1))]
 )
-def test_native_pooling(batch, kernel, stride, pad):
+def test_native_pooling(isa, batch, kernel, stride, pad):
     x = image(batch)
     window = [*kernel, *stride, *pad]
     agree(maps.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
@@ -54,7 +56,30 @@ def test_native_pooling(batch, kernel, stride, pad):
         agree(maps.avg_pool2d(x, window, counts), expected, (x,))
 
 
-def test_native_max_pool_ties_go_to_the_first_and_nan_wins():
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_fuzzed_maps_stay_inside_their_memory(data):
+    """The results are right; that nothing outside is touched is what the sanitizers watch (``make sanitize``)."""
+    small = st.integers(1, 4)
+    kernel, stride = ((data.draw(small), data.draw(small)) for _ in range(2))
+    pad = tuple(data.draw(st.integers(0, k // 2)) for k in kernel)
+    height, width = (max(k - 2 * p, 1) + data.draw(st.integers(0, 6)) for k, p in zip(kernel, pad, strict=True))
+    batch, channels = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 9))
+    x, counts = image(batch, channels, height, width), data.draw(st.booleans())
+    weight, bias = torch.randn(channels, requires_grad=True), torch.randn(channels, requires_grad=True)
+    window = [*kernel, *stride, *pad]
+    for level in library.available():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(maps, "native", lambda level=level: library.load(level))
+            agree(maps.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
+            expected = F.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
+            agree(maps.avg_pool2d(x, window, counts), expected, (x,))
+            if x.numel() // channels > 4:  # the gradient of a norm over a few numbers is mostly rounding
+                expected = F.batch_norm(x, None, None, weight, bias, training=True)
+                agree(maps.batch_norm(x, weight, bias, 1e-5)[0], expected, (x, weight, bias))
+
+
+def test_native_max_pool_ties_go_to_the_first_and_nan_wins(isa):
     x = torch.tensor([[[[1.0, 1.0], [float("nan"), 0.0]]]], requires_grad=True)
     y = maps.max_pool2d(x, [1, 2, 1, 2, 0, 0])
     assert y[0, 0, 0, 0] == 1

@@ -71,6 +71,11 @@ def test_lists(tmp_path):
         (["train", "--device", "cuda:7"], "--device cuda:7 cannot be used here"),
         (["train", "--data", "cifar100", "--data-dir", "."], "cifar100"),
         (["train", "--resume", "nothing"], "nothing is not the folder of a run"),
+        (
+            ["train", "--store", "packed", "--method", "snfs"],
+            "snfs reads momentum, which the packed store cannot supply",
+        ),
+        (["train", "--store", "paked"], "unknown store 'paked'. Did you mean 'packed'"),
         (["sweep", "table9"], "unknown experiment 'table9'. Did you mean 'table"),
         (["sweep", "demo", "--workers", "0"], "--workers must be at least 1, not 0"),
         (["report", "nowhere"], "nowhere is not a folder of results: it does not exist"),

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,7 @@ def test_a_run_survives_the_command_line():
         ({"start": "unifrom"}, "unknown start 'unifrom'. Did you mean 'uniform'"),
         ({"growth": "mixed"}, "unknown growth 'mixed'. Did you mean 'mix'"),
         ({"store": "maskd"}, "unknown store 'maskd'"),
+        ({"store": "packed", "method": "snfs"}, "snfs reads momentum, which the packed store cannot supply: use store"),
         ({"precision": "float8"}, "unknown precision 'float8'. Did you mean 'float32'"),
         ({"init": "xavier"}, "unknown init 'xavier'"),
         ({"sparsity": 1.5}, r"sparsity is the share of weights that do not exist, in \[0, 1\), not 1.5"),
@@ -78,6 +80,14 @@ def test_the_demo_is_what_it_says():
     }
     assert combinations == expected
     assert sum(r.method == "dense" for r in runs) == 2
+
+
+@pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("laptop", 3)])
+def test_the_stores_are_compared_on_the_same_runs(scale, seeds):
+    runs = runs_of("stores", scale)
+    masked, packed = ([r for r in runs if r.store == store] for store in ("masked", "packed"))
+    assert [replace(run, store="packed") for run in masked] == packed
+    assert {run.seed for run in packed} == set(range(seeds))
 
 
 def test_the_paper_is_as_published():

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.networks import OPTIMIZERS, batch, mlp, train
-from tests.stores.packing import IMAGE, NETWORKS, sparse, topology, weights
+from tests.stores.packing import IMAGE, NETWORKS, sparse, topology, vgg, weights
 from torch import nn
 
 import rewire
@@ -69,14 +69,15 @@ def test_training_with_the_native_kernels(network):
     assert rewirer.nnz == sum(len(layer.parameter) for layer in rewirer.layers)
 
 
+@pytest.mark.parametrize("network", ["mlp", "vgg"])
 @pytest.mark.parametrize("form", ["micro-batches", "clipped", "held loss", "given up"])
-def test_the_gradient_that_is_ranked_is_the_one_the_optimizer_uses(form):
-    found = []
+def test_the_gradient_that_is_ranked_is_the_one_the_optimizer_uses(form, network):
+    found, method = [], rewire.rigl(density=0.3, every=1, until=100, fraction=0.3)
     for store in ("masked", "packed"):
-        model, optimizer, rewirer = sparse(store, method=rewire.rigl(density=0.3, every=1, until=100, fraction=0.3))
+        model, optimizer, rewirer = sparse(store, network, method)
         kept = []
         for step in range(4):
-            x, y = batch(step, dtype=torch.float64)
+            x, y = batch(step, NETWORKS[network][1], dtype=torch.float64)
             if form == "given up":
                 F.cross_entropy(model(x + 1), y).backward()
                 optimizer.zero_grad()
@@ -209,17 +210,41 @@ def test_momentum_is_refused_in_one_sentence():
         sparse(method=rewire.snfs(density=0.3, every=5, until=100))
 
 
-def test_an_optimizer_whose_state_cannot_move_is_refused():
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Muon])
+def test_an_optimizer_that_needs_whole_weights_is_refused_at_once(kind):
+    model = nn.Sequential(nn.Linear(12, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
+    optimizer = kind(model.parameters())
+    with pytest.raises(ValueError, match=f"{kind.__name__} needs whole weights, .*: use store='masked'"):
+        rewire.sparsify(model, optimizer, rewire.static(density=0.5), store="packed")
+    assert model[0].weight.shape == (8, 12)
+    assert type(model[0]) is nn.Linear
+
+
+def test_an_optimizer_whose_state_cannot_move_is_refused_when_it_shows():
+    class Rows(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["halves"] = parameter.new_zeros(len(parameter), 2)
+
     model = mlp()
-    optimizer = torch.optim.LBFGS(model.parameters())
+    optimizer = Rows(model.parameters(), lr=0.1)
     rewire.sparsify(model, optimizer, rewire.static(density=0.5), store="packed")
-    x, y = batch(0)
+    with pytest.raises(ValueError, match="Rows keeps state that has no entry for each weight.*: use store='masked'"):
+        train(model, optimizer, 1)
 
-    def closure():
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
 
-    with pytest.raises(ValueError, match="LBFGS keeps state that has no entry for each weight"):
-        optimizer.step(closure)
+def test_an_input_that_does_not_fit_is_refused():
+    model, _optimizer, _rewirer = sparse(dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"the layer has 12 inputs and was given \(2, 11\)"):
+        model(torch.randn(2, 11))
+
+
+def test_under_autocast_a_packed_layer_takes_what_a_dense_one_gives():
+    model = vgg()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    method = rewire.ggr(density=0.3, every=2, until=100)
+    rewirer = rewire.sparsify(model, optimizer, method, store="packed", exclude=["0", "9"])  # these give bfloat16
+    train(model, optimizer, 5, shape=IMAGE, autocast=True)
+    assert len(rewirer.history) == 2
+    assert {layer.name for layer in rewirer.layers} == {"4", "11"}

@@ -27,6 +27,9 @@ def plan_for(geometry: Geometry, positions: Tensor, height: int, width: int) -> 
         _PLANS[positions] = (version, kept)
     key = (geometry, height, width)
     if key not in kept:
+        if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < geometry.numel:
+            found = f"{positions.min()} to {positions.max()}"
+            raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {found}")
         kept[key] = plan(geometry, positions.numpy(), height, width)
     return kept[key]  # type: ignore[no-any-return]
 
@@ -34,6 +37,14 @@ def plan_for(geometry: Geometry, positions: Tensor, height: int, width: int) -> 
 def is_fast(*tensors: Tensor) -> bool:
     """Whether the native kernels can take these."""
     return native() is not None and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+
+
+def refuse_misfit(x: Tensor, values: Tensor, positions: Tensor, geometry: Geometry) -> None:
+    """The native kernels trust their tables: what does not fit them must not come so far."""
+    if x.dim() != 4 or x.shape[1] != geometry.inputs:
+        raise ValueError(f"the layer reads {geometry.inputs} channels of N, C, H, W maps, not {tuple(x.shape)}")
+    if values.dim() != 1 or values.shape != positions.shape:
+        raise ValueError(f"every value needs its position: {tuple(values.shape)} and {tuple(positions.shape)}")
 
 
 def pointer(tensor: Tensor | None) -> int | None:
@@ -47,6 +58,7 @@ def sparse_conv2d(
 ) -> Tensor:
     """A convolution with ``values`` at flat ``positions`` of its weight and zeros elsewhere; ``Geometry.numbers()``."""
     shape = Geometry.of(geometry)
+    refuse_misfit(x, values, positions, shape)
     batch, _, height, width = x.shape
     out = empty_map(x, batch, shape.shape[0], *shape.output(height, width))
     if batch == 0:

@@ -57,7 +57,7 @@ class Sweep:
     """
 
     name: Positional[str]
-    """demo, table1, table3, table4 or drop."""
+    """demo, table1, table3, table4, drop or stores."""
     scale: Literal["demo", "laptop", "paper"] = "demo"
     """How much: minutes on digits, hours on CIFAR-100, or as published."""
     workers: int = 2
@@ -68,8 +68,8 @@ class Sweep:
     """Folder with the extracted archives of the data set."""
     out: Path | None = None
     """Folder of the results; runs/NAME-SCALE by default."""
-    store: Literal["masked", "packed"] = "masked"
-    """Who holds the weights."""
+    store: Literal["masked", "packed"] | None = None
+    """Who holds the weights, in place of what the experiment says: masked, but for stores, which compares both."""
     tensorboard: bool = False
     """Also write curves for TensorBoard."""
 

@@ -20,13 +20,15 @@ from rewire.lab.experiments import runs_of
 from rewire.lab.render import to_rich
 from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
+from rewire.lab.run import DENSE
 from rewire.lab.tables import tables
 from rewire.lab.train import Place
 from rewire.lab.train import train as carry_out
 from rewire.methods import METHODS
 
 console = Console()
-TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "table4", "drop": ""}  # printed by a sweep
+TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "table4"}  # printed by a sweep
+TABLES |= {"drop": "", "stores": "table1"}
 
 
 def train(command: "cli.Train", words: str) -> None:
@@ -72,7 +74,11 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
-    runs = [replace(run, store=command.store) for run in runs_of(command.name, command.scale)]
+    runs = [
+        run if command.store is None or run.method == DENSE else replace(run, store=command.store)  # dense: no store
+        for run in runs_of(command.name, command.scale)
+    ]
+    runs = list(dict.fromkeys(runs))
     _refuse_device(command.device)
     if command.workers < 1:
         raise ValueError(f"--workers must be at least 1, not {command.workers}")

@@ -67,6 +67,7 @@ class Run:
         from rewire.methods import METHODS
         from rewire.parts.grow import GROWTHS
         from rewire.parts.start import STARTS
+        from rewire.stores.packed import PackedStore
 
         choose("data set", self.data, DATASETS)
         choose("network", self.model, MODELS)
@@ -77,6 +78,11 @@ class Run:
         choose("store", self.store, dict.fromkeys(("masked", "packed")))
         choose("precision", self.precision, dict.fromkeys(PRECISIONS))
         choose("init", self.init or "none", dict.fromkeys(("none", "fan_in")))
+        if self.store == "packed" and self.method != DENSE:
+            missing = METHODS[self.method](density=0.5, every=1, until=2).signals - PackedStore.supplies
+            if missing:
+                reads = ", ".join(signal.value for signal in missing)
+                raise ValueError(f"{self.method} reads {reads}, which the packed store cannot supply: use store masked")
         if not 0 <= self.sparsity < 1:
             raise ValueError(f"sparsity is the share of weights that do not exist, in [0, 1), not {self.sparsity}")
         for name in ("epochs", "batch_size", "lr", "width", "every", "limit"):

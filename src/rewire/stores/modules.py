@@ -46,6 +46,10 @@ class Packed(nn.Module):
     tape: Tape | None
     relu: bool = False  # whether the layer applies the activation that follows it, in a model packed for inference
 
+    def precise(self, x: Tensor) -> Tensor:
+        """Under autocast a layer before this one may give half precision: the kernels go on in that of the weights."""
+        return x.to(self.weight.dtype) if torch.is_autocast_enabled(x.device.type) else x
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take another number of weights, or a masked checkpoint: what is loaded decides the topology."""
         values, mask = state_dict.get(prefix + "weight"), state_dict.pop(prefix + MASK, None)
@@ -65,6 +69,9 @@ class PackedLinear(Packed, nn.Linear):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """As ever, whatever the number of leading dimensions."""
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"the layer has {self.in_features} inputs and was given {tuple(x.shape)}")
+        x = self.precise(x)
         y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features, self.relu)
         if self.tape is not None:
             self.tape.record(x, y, self.weight)
@@ -76,7 +83,7 @@ class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """As ever; the output has the batch innermost in memory."""
-        image = x if x.dim() == 4 else x[None]
+        image = self.precise(x if x.dim() == 4 else x[None])
         numbers = self.geometry.numbers()
         y: Tensor = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, numbers, self.relu)
         if self.tape is not None:

@@ -18,7 +18,7 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
     """
     model = unwrap(model)
     seen: dict[str, int] = {}
-    names = {one.module: one.spec.name for one in find_layers(model)[0]}
+    names = {one.module: one.spec.name for one in find_layers(model, frozen=True)[0]}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         transposed = bool(getattr(module, "transposed", False))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rewire.select import unwrap
+from rewire.plain import to_masked, to_packed
 from rewire.shrinking.cut import MASK, cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
@@ -52,12 +52,14 @@ def shrink(
     *,
     topology: Mapping[str, Tensor] | None = None,
     masks: bool = True,
+    packed: bool = False,
 ) -> nn.Module:
     """A copy of the model without its empty neurons and unused inputs; in evaluation mode it computes the same.
 
     A neuron without inputs is a constant, which is carried through batch norm and activation into the biases of what
     follows. Which weights exist is read from the model's masks, or from ``topology``: bool masks by layer name, for
     models that have none. ``example`` is an input, or a tuple of all arguments. ``masks=False`` leaves the masks away.
+    With ``packed=True`` the layers of the result hold the weights that exist and no others (see the packed store).
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = nn.init.zeros_(model[0].weight[1:2].detach())
@@ -65,7 +67,7 @@ def shrink(
     >>> shrink(model, torch.zeros(1, 2), topology=topology)[0]
     Linear(in_features=2, out_features=2, bias=True)
     """
-    small, report = shrink_with_report(model, example, topology=topology, masks=masks)
+    small, report = shrink_with_report(model, example, topology=topology, masks=masks, packed=packed)
     if remark := report.remark():
         warnings.warn(remark, stacklevel=2)
     return small
@@ -77,9 +79,14 @@ def shrink_with_report(
     *,
     topology: Mapping[str, Tensor] | None = None,
     masks: bool = True,
+    packed: bool = False,
 ) -> tuple[nn.Module, Shrinkage]:
     """As ``shrink``, with what was removed; nothing is warned about."""
-    model = unwrap(model)
+    if packed and not masks:
+        raise ValueError(
+            "masks=False leaves a plain model, packed=True one that holds its topology: choose one of them"
+        )
+    model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
     exact = copy.deepcopy(model).cpu().double().eval()
     arguments = tree_map_only(Tensor, _in_double, arguments)
@@ -89,6 +96,8 @@ def shrink_with_report(
         try:
             small, planned = _cut_to_a_fixed_point(exact, arguments, fixed_shapes)
             difference = _difference(exact, small, arguments)
+            if packed:
+                difference = max(difference, _difference(exact, to_packed(small), arguments))
         except ShrinkError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:  # the model's code asks for the sizes it had
@@ -99,7 +108,9 @@ def shrink_with_report(
                 f"the shrunk {type(model).__name__} differs from the original by {difference:.1e} relative in float64 "
                 f"(at most {TOLERANCE:g} is allowed): it is not returned. Its forward may depend on sizes or on state"
             )
-        return _as_it_was(model, small, masks), _report(exact, small, planned, difference)
+        report = _report(exact, small, planned, difference)
+        made = _as_it_was(model, small, masks, packed)
+        return (to_packed(made) if packed else made), report
     raise ShrinkError(f"the shrunk {type(model).__name__} does not run: {failure}") from failure
 
 
@@ -172,8 +183,8 @@ def _in_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
-    """The types, devices and modes of the original."""
+def _as_it_was(model: nn.Module, small: nn.Module, masks: bool, packed: bool) -> nn.Module:
+    """The types, devices and modes of the original; its masks too, or all of them to pack it by."""
     modules = dict(model.named_modules())
     for path, module in small.named_modules():
         like = modules[path]
@@ -184,7 +195,7 @@ def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
                 template = before.get(name) if before.get(name) is not None else first
                 if tensor is not None and template is not None and not name.endswith(MASK):
                     tensor.data = tensor.data.to(template.device, template.dtype)
-        if "weight" + MASK in module._buffers and not (masks and "weight" + MASK in like._buffers):
+        if "weight" + MASK in module._buffers and not packed and not (masks and "weight" + MASK in like._buffers):
             del module._buffers["weight" + MASK]
     return small
 

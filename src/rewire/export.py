@@ -68,31 +68,45 @@ def save_sparse(model: nn.Module, path: Path, example: Tensor | None = None) -> 
     write_checked(path, lambda file: write_tensors(file, out, metadata), check)
 
 
-def load_sparse(path: str | Path, model: nn.Module | None = None, *, packed: bool = False) -> dict[str, Tensor]:
+def load_sparse(
+    source: str | Path | Mapping[str, Any], model: nn.Module | None = None, *, packed: bool = False
+) -> dict[str, Tensor]:
     """The ``state_dict`` of a file that ``save_sparse`` or ``save_dense`` wrote; with a model, loaded into it as well.
 
     A model that has no masks is given none, and one of other sizes (the file holds a shrunk network) is resized first.
     With ``packed=True``, or if the model is packed, its sparse layers hold the weights that exist and no others.
-    A damaged or malicious file gets a ``ValueError`` that names it; nothing in it is executed.
+    A damaged or malicious file gets a ``ValueError`` that names it; nothing in it is executed. What ``rewire shrink -o
+    small.pt`` wrote is given as ``torch.load("small.pt", weights_only=True)``.
     """
-    path = Path(path)
-    tensors, metadata = read_tensors(path)
+    name = "this dictionary" if isinstance(source, Mapping) else str(source)
     try:
-        state = decompress(tensors, json.loads(metadata.get("shapes", "{}")))
-        asked = json.loads(metadata.get("sizes", "{}"))
+        tensors, shapes, asked = _opened(source)
+        state = decompress(tensors, shapes)
+    except FileNotFoundError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} is not a sparse network: {first_line(error)}. Write it anew") from error
+        raise ValueError(f"{name} is not a sparse network: {first_line(error)}. Write it anew") from error
     if model is not None:
         inner = unwrap(model)
         packed = packed or any(isinstance(module, Packed) for module in inner.modules())
         try:
             load_into(inner, state, asked, packed)
         except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
-            raise ValueError(f"{path} is of another model than {type(inner).__name__}: {error}") from error
+            raise ValueError(f"{name} is of another model than {type(inner).__name__}: {error}") from error
     return state
 
 
-def load_into(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Any], packed: bool = False) -> None:
+def _opened(
+    source: str | Path | Mapping[str, Any],
+) -> tuple[Mapping[str, Tensor], Mapping[str, Any], Mapping[str, Any]]:
+    """The tensors, the shapes of those that are compressed, and the sizes that modules remember."""
+    if isinstance(source, Mapping):
+        return source["model"], source.get("shapes", {}), source["sizes"]
+    tensors, metadata = read_tensors(Path(source))
+    return tensors, json.loads(metadata.get("shapes", "{}")), json.loads(metadata.get("sizes", "{}"))
+
+
+def load_into(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Any], packed: bool) -> None:
     """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology."""
     _refuse_other(model, state)
     unpack(model)
@@ -191,7 +205,7 @@ def save_onnx(model: nn.Module, path: Path, example: Tensor, tolerance: float = 
             with torch.no_grad():
                 ours = model(x)
             theirs = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-            _close(ours, theirs, tolerance, "ONNX Runtime computes something else")
+            compare_outputs(ours, theirs, tolerance, "ONNX Runtime")
 
     write_checked(path, lambda file: exported.save(str(file)), check)
 
@@ -228,16 +242,17 @@ def _compare_outputs(masked: nn.Module, state: Mapping[str, Tensor], example: Te
     training, x = masked.training, example.to(next(other.parameters()).device)
     masked.eval()
     try:
-        _close(masked(x), other(x), 1e-6, "the network that was read back computes something else")
+        compare_outputs(masked(x), other(x))
     finally:
         masked.train(training)
 
 
-def _close(one: Tensor, other: Tensor, tolerance: float, sentence: str) -> None:
-    same = (one == other) | (one.isnan() & other.isnan())
-    apart = float(torch.where(same, 0.0, (one - other).abs()).max()) / max(float(one.abs().nan_to_num().max()), 1e-3)
+def compare_outputs(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5, who: str = "what was read back") -> None:
+    """Raise if two runs of a network differ by more than rounding."""
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    apart = float(torch.where(same, 0.0, (ours - theirs).abs()).max()) / max(float(ours.abs().nan_to_num().max()), 1e-3)
     if not apart <= tolerance:
-        raise ValueError(f"{sentence}: {apart:.1e} apart, relative")
+        raise ValueError(f"{who} computes something else: {apart:.1e} apart, relative")
 
 
 @contextmanager

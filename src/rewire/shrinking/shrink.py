@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ class Shrinkage:
 
     before: int
     after: int
+    weights: tuple[int, int]  # those that exist, before and after
     layers: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # name, shape before, shape after
     dead: tuple[str, ...]
     difference: float  # largest, relative, between the two models in float64
@@ -32,7 +33,8 @@ class Shrinkage:
     def __str__(self) -> str:
         rows = [("layer", "before", "after")]
         rows += [(name, "x".join(map(str, a)), "x".join(map(str, b))) for name, a, b in self.layers]
-        rows += [("parameters", f"{self.before:,}", f"{self.after:,}")]
+        rows += [("weights that exist", f"{self.weights[0]:,}", f"{self.weights[1]:,}")]
+        rows += [("dense parameters", f"{self.before:,}", f"{self.after:,}")]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
         return "\n".join([*lines, *([sentence] if (sentence := self.remark()) else [])])
@@ -207,7 +209,14 @@ def _report(model: nn.Module, small: nn.Module, planned: Plan, difference: float
     return Shrinkage(
         before=sum(one.numel() for one in model.parameters()),
         after=sum(one.numel() for one in small.parameters()),
+        weights=(_existing(model, names), _existing(small, names)),
         layers=tuple((name.removesuffix(".weight"), *shapes[name]) for name in names),
         dead=tuple(name.removesuffix(".weight") for name in planned.dead),
         difference=difference,
     )
+
+
+def _existing(model: nn.Module, names: Iterable[str]) -> int:
+    """How many weights these layers have, by their masks; all of those without one."""
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    return sum(int(tensors[n + MASK].sum()) if n + MASK in tensors else tensors[n].numel() for n in names)

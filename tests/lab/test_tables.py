@@ -6,8 +6,9 @@ import pytest
 from tests.lab.made_up import record
 
 from rewire.lab import tables
+from rewire.lab.entries import distinct, entries
 from rewire.lab.run import Run
-from rewire.lab.tables import Cell, accuracy, average, distinct, entries, failure_line
+from rewire.lab.tables import Cell, accuracy, average, failure_line
 
 CIFAR = Run(data="cifar100", model="resnet-18")
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rewire.analysis.density import masks
-from rewire.lab.figures import DEPTH, LOOKS, MASK, STYLE, WIDTH, logarithmic, save, shrink, tile
 from rewire.lab.network import Trained
+from rewire.lab.style import DEPTH, LOOKS, MASK, STYLE, WIDTH, logarithmic, save, shrink, tile
 
 
 def draw(trained: Trained, folder: Path) -> list[Path]:

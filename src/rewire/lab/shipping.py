@@ -43,7 +43,7 @@ def inspect(command: "cli.Inspect", words: str) -> None:
         return
     table = _table(found)
     width = Measurement.get(console, console.options.update_width(1000), table).maximum
-    console.print(table, width=max(width, console.width), crop=False)  # too wide for the terminal is better than cut
+    Console(width=max(width, console.width)).print(table)  # too wide for a terminal is better than cut
     cost, total, run = found["flops"], found["total"], trained.run
     console.print(f"\n[bold]{run.label}[/], {found['steps']:,} steps", highlight=False)
     console.print(f"inference  {cost['inference']:,} multiply-adds, {cost['ratio']:.3f} of dense")

@@ -22,7 +22,10 @@ def unfinished(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        os.chmod(temporary, mode)  # safetensors makes files that only their owner may read
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -40,7 +40,9 @@ def test_inspect_prints_what_the_result_says(folder, capsys):
     assert found["flops"] == result["flops"]
     assert found["total"]["nnz"] == result["nnz"]
     assert [row["empty_neurons"] for row in found["layers"]] == [row["empty_neurons"] for row in result["layers"]]
-    assert found["overlap"]["total"] == {"kept": 1.0, "jaccard": 1.0}
+    assert all(row["kept"] == row["jaccard"] == 1 for row in (*found["layers"], found["total"]))
+    assert found["total"]["explored"] == result["explored"] > result["nnz"]
+    assert [row["explored"] for row in found["layers"]] == [row["explored"] for row in result["layers"]]
     assert 0 < found["flops"]["training_ratio"] < 1
 
 

@@ -22,11 +22,10 @@ from rewire.choose import choose
 from rewire.lab.entries import METHODS, STARTS, Column, Entry, distinct, entries, method_name
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE
-from rewire.lab.style import DEPTH, GRID, LOOKS, MASK, OTHER, STYLE, WIDTH, logarithmic, shrink, tile
+from rewire.lab.style import DEPTH, GRID, LOOKS, MASK, NAMED, OTHER, STYLE, WIDTH, logarithmic, shrink, some, tile
 
 PAPER: Column = (0.97, "erk")  # the column that the paper's figures show
 MASKED = ("SET", "RigL", "DSR", "GGR")
-NAMED = 16  # layers whose names fit below an axis
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ def density_over_time(records: Iterable[Record]) -> Figure:
         axes.set_title(method)
         logarithmic(axes, percent=True)
     handles, labels = grid[0].get_legend_handles_labels()
-    some = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), NAMED)).round().astype(int))
-    figure.legend([handles[i] for i in some], [labels[i] for i in some], loc="outside right upper", fontsize=9)
+    shown = some(len(labels))
+    figure.legend([handles[i] for i in shown], [labels[i] for i in shown], loc="outside right upper", fontsize=9)
     return figure
 
 

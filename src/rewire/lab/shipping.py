@@ -54,8 +54,8 @@ def inspect(command: "cli.Inspect", words: str) -> None:
     if command.against:
         sentence = f"{total['kept']:.2%} of the weights of {command.against}, Jaccard {total['jaccard']:.3f}"
         console.print(f"kept       {sentence}", highlight=False, soft_wrap=True)
-    for path in drawn:
-        console.print(f"picture    {path}", soft_wrap=True, highlight=False)
+    if drawn:
+        console.print(f"pictures   {len(drawn)} files in {command.pictures}", soft_wrap=True, highlight=False)
 
 
 def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:

@@ -42,6 +42,7 @@ STYLE: dict[Any, Any] = {
     **{"svg.fonttype": "none", "svg.hashsalt": "rewire", "figure.constrained_layout.use": True},
 }
 WIDTH, PIXELS = 8.4, 256  # inches of a figure; pixels of a mask's side
+NAMED = 16  # layers whose names fit below an axis or into a legend
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -91,8 +92,14 @@ def shrink(image: NDArray[Any], pixels: int = PIXELS) -> NDArray[np.float64]:
 
 
 def logarithmic(axes: Axes, *, percent: bool) -> None:
-    """A logarithmic axis with as many labels as fit."""
+    """A logarithmic axis with as many labels as fit: more of them where it spans little."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 8 * low else (1, 1.5, 2, 3, 4, 5, 7)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %" if percent else f"{value:,g}")
+
+
+def some(count: int) -> list[int]:
+    """All numbers below ``count``, or as many of them, evenly spread, as a legend can name."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, NAMED))})

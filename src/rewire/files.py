@@ -19,10 +19,13 @@ def unfinished(path: Path) -> Iterator[Path]:
     """A name to write to, beside the file; it takes the file's name if all goes well, and is removed if not."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()
+    except OSError as error:  # with a name that users did not give
+        raise OSError(f"{path} cannot be written ({error.strerror}): give a file in a folder of yours") from error
+    try:
         mode = temporary.stat().st_mode
         yield temporary
         os.chmod(temporary, mode)  # safetensors makes files that only their owner may read

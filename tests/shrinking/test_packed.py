@@ -9,6 +9,7 @@ import rewire
 from rewire import shrink
 from rewire.export import save_sparse
 from rewire.plain import to_masked
+from rewire.shrinking.shrink import shrink_with_report
 from rewire.stores.modules import PackedConv2d, PackedLinear
 
 
@@ -50,7 +51,7 @@ def test_a_dead_layer_holds_no_value():
     model = wired(nn.Sequential(linear([[1, 2], [3, 4]]), linear([[0, 0], [0, 0]], [5, 7]), linear([[1, 2]], [1])))
     with pytest.warns(UserWarning, match="no signal passes"):
         small = shrink(model, torch.zeros(1, 2), packed=True)
-    assert [len(layer.weight) for layer in small] == [0, 0, 0]
+    assert [len(layer.weight) for layer in small] == [0, 0, 1]  # the last one reads the constant that stands in
     same(model, small, 2)
 
 
@@ -108,10 +109,13 @@ def test_a_packed_model_takes_a_file_of_another_size(tmp_path):
 
 
 def test_a_shared_weight_stays_masked():
-    shared = linear([[1, 2], [0, 3]], [0, 3])
-    model = wired(nn.Sequential(shared, nn.ReLU(), shared, linear([[1, 0]])))
-    small = shrink(model, torch.zeros(1, 2), packed=True)
-    assert small[0] is small[2]
+    first, second = linear([[1, 2], [0, 3]], [0, 3]), linear([[1, 2], [0, 3]], [0, 3])
+    second.weight = first.weight
+    model = wired(nn.Sequential(first, nn.ReLU(), second, linear([[1, 0]])))
+    small = shrink_with_report(model, torch.zeros(1, 2), packed=True)[0]
+    assert small[0].weight is small[2].weight
+    assert small[0].weight.shape == (2, 2)
+    assert isinstance(small[3], PackedLinear)
     same(model, small, 2)
 
 

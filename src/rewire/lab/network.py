@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire.compressed import masks_in
+from rewire.files import first_line
 from rewire.lab import checkpoints
 from rewire.lab.augment import steps_per_epoch
 from rewire.lab.data import DATASETS
@@ -51,11 +52,18 @@ def read_network(path: Path) -> Trained:
     file = path / "checkpoint.safetensors" if path.is_dir() else path
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist: give the folder of a run (runs/train/ID) or its checkpoint")
-    state = checkpoints.load(file)
-    if not isinstance(state, dict) or not {"run", "model", "metrics", "initial"} <= state.keys():
-        raise ValueError(f"{file} is not a checkpoint of a run: it has no run, model, metrics and initial counts")
-    run = Run.from_dict(state["run"])
-    model = _build(run)
+    try:
+        state = checkpoints.load(file)
+    except ValueError as error:
+        reason = first_line(error.__cause__ or error)
+        raise ValueError(f"{file} is not a checkpoint of a run ({reason}): give the folder of a run") from error
+    if not isinstance(state, dict) or not {"run", "model", "rewirer", "metrics", "initial"} <= state.keys():
+        raise ValueError(f"{file} is not a checkpoint of a run: it has no run, model, rewirer, metrics and initial")
+    try:
+        run = Run.from_dict(state["run"])
+        model = _build(run)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{file} does not name a run: {first_line(error)}") from error
     try:
         tensors = _written_out(state["model"], model)
         for name in masks_in(tensors):

@@ -42,9 +42,8 @@ class Shrinkage:
     def remark(self) -> str:
         """What users should know, or nothing."""
         if self.dead:
-            return (
-                f"no signal passes {', '.join(self.dead)}: constants, held by one channel each where others read them"
-            )
+            names = ", ".join(self.dead[:5]) + (f" and {len(self.dead) - 5} more" if len(self.dead) > 5 else "")
+            return f"no signal passes {names}: constants, held by one channel each where others read them"
         return "nothing can be removed: every channel is used" if self.before == self.after else ""
 
 

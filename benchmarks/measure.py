@@ -1,8 +1,10 @@
 """Interleaved medians: the machine's mood changes slowly, so what is compared is measured in turns."""
 
-import ctypes
 import gc
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ def interleaved(works: dict[str, Work], rounds: int, before: Work = lambda: None
     """Median seconds of each work; ``before`` is called ahead of every measurement and not timed."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for index in range(rounds + 1):
-        for name, work in works.items():
+        for name, work in list(works.items())[:: 1 if index % 2 else -1]:  # no work always follows the same one
             before()
             began = time.perf_counter()
             work()
@@ -24,12 +26,20 @@ def interleaved(works: dict[str, Work], rounds: int, before: Work = lambda: None
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def in_own_process(function: Callable[[], float]) -> float:
+    """What a function returns in a process whose allocator gives every large block back at once.
+
+    An allocator that keeps what was freed, in holes between other blocks, makes a process larger than what is in use.
+    """
+    large = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": str(1 << 16)}
+    code = f"from {function.__module__} import {function.__name__} as f; print(f())"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | large, stdout=subprocess.PIPE, check=True)
+    return float(done.stdout)
+
+
 def extra_memory(work: Work) -> int:
     """Bytes by which the process grows at most while ``work`` runs, sampled every half millisecond."""
     gc.collect()
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-3, 1 << 16)  # what is freed goes back at once, so that the process is as large as what is in use
-    libc.malloc_trim(0)
     stop, start = threading.Event(), _resident()
     peak = start
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rewire
-from benchmarks.measure import Work, extra_memory, interleaved
+from benchmarks.measure import Work, extra_memory, in_own_process, interleaved
 from rewire.lab import models
 from rewire.layer import Signal, strongest
 from rewire.rewirer import Rewirer
@@ -65,7 +65,7 @@ def ranking() -> list[Row]:
         },
         rounds=7,
     )
-    share = extra_memory(lambda: strongest(layers, Signal.GRAD, K)) / sum(4 * one.shape.numel() for one in layers)
+    share = in_own_process(memory_share)
     fast, sort = median["cat+topk"] / median["streaming"], median["cat+sort"] / median["streaming"]
     return [
         {"what": "global top-k: against concatenate and topk", "ratio": fast, "target": "at least 5", "met": fast >= 5},
@@ -85,6 +85,16 @@ def ranking() -> list[Row]:
             "met": share <= 0.05,
         },
     ]
+
+
+def memory_share() -> float:
+    """Peak extra memory of the ranking, the largest of five, as a share of one dense gradient."""
+    model, _optimizer, rewirer = network(every=1)
+    true_gradients(model)
+    layers = rewirer.layers
+    strongest(layers, Signal.GRAD, K)  # the first call loads code
+    peak = max(extra_memory(lambda: strongest(layers, Signal.GRAD, K)) for _ in range(5))
+    return peak / sum(4 * one.shape.numel() for one in layers)
 
 
 def whole() -> list[Row]:

@@ -18,19 +18,26 @@ FLOORS = [
     ["choose", "topology", "kernels.build", "kernels.geometry"],
     ["kernels.library", "kernels.plan", "kernels.reference"],
     ["kernels.ops", "kernels.maps"],
+    ["ranks"],
     ["layer"],
     ["select", "parts.start", "parts.drop", "parts.allocate", "parts.grow", "parts.schedule"],
     ["method"],
     ["methods", "reachability"],
-    ["stores.flat"],
+    ["stores.flat", "stores.shards"],
     ["stores.optimizer"],
     ["stores.modules", "stores.store"],
+    ["stores.masked_layer"],
     ["stores.masked"],
     ["stores.packed"],
-    ["checkpoint", "table"],
+    ["checkpoint", "table", "distributed.group"],
+    ["distributed.shards"],
+    ["distributed.peers"],
     ["rewirer"],
-    ["attach"],
-    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "compressed", "extras", "plain", "resize"],
+    ["attach", "distributed.saving"],
+    [
+        *("analysis.flops", "analysis.dead_units", "analysis.overlap", "analysis.scale"),
+        *("compressed", "extras", "plain", "resize"),
+    ],
     ["analysis.density", "files", "inference"],
     ["export"],
     ["shrinking.values"],
@@ -62,7 +69,7 @@ def imports(path):
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
                 [inner]
-                if inner not in ("", "analysis", "kernels", "lab", "parts", "shrinking", "stores")
+                if inner not in ("", "analysis", "distributed", "kernels", "lab", "parts", "shrinking", "stores")
                 else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 

@@ -44,24 +44,38 @@ class Edit:
 def top(values: Tensor, k: int) -> Tensor:
     """Marks the ``k`` largest values; of equal ones the first: the same answer on every device.
 
-    ``torch.topk`` promises nothing about ties, so only the k-th value is looked for. Nothing is sorted.
-
     >>> top(torch.tensor([1.0, 3.0, 2.0, 3.0, 3.0]), 2)
     tensor([False,  True, False,  True, False])
     """
-    if k <= 0 or k >= len(values):
-        return torch.full_like(values, k > 0, dtype=torch.bool)
-    kth = _kth_largest(values, k)
-    chosen = values > kth
-    tied = (values == kth).nonzero().squeeze(1)
-    chosen[tied[: k - int(chosen.sum())]] = True
+    return top_of_all([values], k)[0]
+
+
+def top_of_all(lists: Sequence[Tensor], k: int) -> list[Tensor]:
+    """Marks the ``k`` largest values of several lists; of equal ones the first of the first list.
+
+    ``torch.topk`` promises nothing about ties, so only the k-th value is looked for. Nothing is sorted.
+    """
+    if k <= 0 or k >= sum(map(len, lists)):
+        return [torch.full_like(values, k > 0, dtype=torch.bool) for values in lists]
+    if len({values.dtype for values in lists}) > 1:
+        lists = [values.double() for values in lists]
+    kth = _kth_largest(lists, k)
+    chosen = [values > kth.to(values.device) for values in lists]
+    left = k - sum(int(marks.sum()) for marks in chosen)
+    for values, marks in zip(lists, chosen, strict=True):
+        tied = (values == kth.to(values.device)).nonzero().squeeze(1)[:left]
+        marks[tied] = True
+        left -= len(tied)
     return chosen
 
 
-def _kth_largest(values: Tensor, k: int) -> Tensor:
-    if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):  # ten times faster there
-        return torch.from_numpy(np.partition(values.detach().numpy(), len(values) - k))[len(values) - k]
-    return torch.topk(values, k, sorted=False).values.min()
+def _kth_largest(lists: Sequence[Tensor], k: int) -> Tensor:
+    device = lists[0].device  # a model may be spread over several
+    if device.type == "cpu" and all(values.dtype in (torch.float32, torch.float64) for values in lists):
+        joined = np.concatenate([values.detach().cpu().numpy() for values in lists])
+        joined.partition(len(joined) - k)  # ten times faster than torch.topk there
+        return torch.tensor(joined[len(joined) - k])
+    return torch.topk(torch.cat([values.to(device) for values in lists]), k, sorted=False).values.min()
 
 
 def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
@@ -76,11 +90,9 @@ def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) ->
     """
     if sum(map(len, tops)) <= k:
         return list(tops)
-    device = tops[0].values.device  # a model may be spread over several
-    scaled = (t.values if s == 1.0 else t.values / s for t, s in zip(tops, scales or [1.0] * len(tops), strict=True))
-    values = torch.cat([one.to(device) for one in scaled])
-    marks = torch.split(top(values, k), [len(one) for one in tops])
-    return [one.where(mark.to(one.values.device)) for one, mark in zip(tops, marks, strict=True)]
+    divisors = scales or [1.0] * len(tops)
+    marks = top_of_all([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
+    return [one.where(mark) for one, mark in zip(tops, marks, strict=True)]
 
 
 def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generator) -> Tensor:
@@ -92,12 +104,22 @@ def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generat
     >>> sample_inactive(torch.tensor([0, 2, 3]), 5, 2, torch.Generator())
     tensor([1, 4])
     """
-    ranks = _distinct(numel - len(active), k, generator).to(active.device)
-    inactive_before = active - torch.arange(len(active), device=active.device)
-    return ranks + torch.searchsorted(inactive_before, ranks, right=True)
+    return nth_inactive(distinct(numel - len(active), k, generator), active)
 
 
-def _distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
+def nth_inactive(ranks: Tensor, active: Tensor, start: int = 0) -> Tensor:
+    """The positions, from ``start`` on, of the inactive that have these ranks among them; ``active`` is sorted.
+
+    >>> nth_inactive(torch.tensor([0, 1]), torch.tensor([0, 2, 3]))
+    tensor([1, 4])
+    """
+    ranks = ranks.to(active.device)
+    inactive_before = active - torch.arange(start, start + len(active), device=active.device)
+    shifted = ranks + torch.searchsorted(inactive_before, ranks, right=True)
+    return shifted + start if start else shifted
+
+
+def distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
     """``k`` distinct integers below ``m``, sorted: a permutation when k is a good part of m, else draw and redraw."""
     if not 0 <= k <= m:
         raise ValueError(f"cannot draw {k} distinct positions out of {m}")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewire.topology import Top
+from rewire.topology import Top, top
 
 TILE = {"cpu": 1 << 16}  # elements: a tile and its scratch stay in a core's cache
 ELSEWHERE = 1 << 24  # on an accelerator every tile costs a synchronisation, so they are larger
@@ -71,12 +71,9 @@ def top_where_off(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> To
     A first threshold is guessed from a sample; should it prove too high, the tiles are read once more without it.
     Memory: O(k + one tile).
     """
-    if k <= 0:
-        return Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))
     guess = max(floor, _guess(dense, k))
-    empty = Top(dense.new_empty(0), torch.empty(0, dtype=torch.int64, device=dense.device))
-    found = top_of_tiles(tiles(dense, mask), k, guess, empty)
-    return found if len(found) >= k or guess <= floor else top_of_tiles(tiles(dense, mask), k, floor, empty)
+    found = top_of_tiles(tiles(dense, mask), k, guess, dense)
+    return found if len(found) >= k or guess <= floor else top_of_tiles(tiles(dense, mask), k, floor, dense)
 
 
 def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
@@ -90,28 +87,57 @@ def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
     return float(sample.topk(rank).values[-1]) if rank < len(sample) else 0.0
 
 
-def top_of_tiles(pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, empty: Top) -> Top:
+def top_of_tiles(
+    pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, like: Tensor, numel: int | None = None
+) -> Top:
     """Tile by tile, keep what reaches the floor; when a quarter too many are held, keep the best and raise the floor.
 
-    A tile is its first position, its values and which of them are used. ``empty`` gives dtype and device.
+    A tile is its first position, its values and which of them are used. ``like`` gives dtype and device, and the
+    number of positions where it has an element for each.
     """
-    held, count = [Top(empty.values, empty.positions.int())], 0
-    for begin, tile, used in pieces:
-        found = _candidates(tile, used, floor)
-        narrow = torch.int32 if begin + len(tile) < 1 << 31 else torch.int64  # half the memory while they are held
-        held.append(Top(found.values, (found.positions + begin).to(narrow)))
-        count += len(found)
-        if count > k + k // 4:
-            held, count = [_best(held, k)], k
-            floor = float(held[0].values.min())
-    best = _best(held, k)
-    return Top(best.values, best.positions.long())
+    numel = like.numel() if numel is None else numel
+    held = _Held(min(k, numel), like, numel)
+    for begin, tile, used in pieces if held.k > 0 else ():
+        held.add(_candidates(tile, used, floor), begin)
+        if held.count > held.k + held.k // 4:
+            floor = held.keep_best()
+    held.keep_best()
+    return held.top()
 
 
-def _best(tops: list[Top], k: int) -> Top:
-    joined = Top(torch.cat([t.values for t in tops]), torch.cat([t.positions for t in tops]))
-    tops.clear()  # not held twice
-    return joined.strongest(k)
+class _Held:
+    """Room for ``k`` candidates and some more, taken once: many small pieces would scatter over the heap."""
+
+    def __init__(self, k: int, like: Tensor, numel: int) -> None:
+        self.k, self.count = k, 0
+        room = 2 * k + k // 4  # a quarter too many are held, and then another k may come
+        narrow = torch.int32 if numel < 1 << 31 else torch.int64
+        self._values = torch.empty(room, dtype=like.dtype, device=like.device)
+        self._positions = torch.empty(room, dtype=narrow, device=like.device)
+
+    def add(self, found: Top, begin: int) -> None:
+        """Candidates of a tile, which begins at a position."""
+        found = found.strongest(self.k)
+        end = self.count + len(found)
+        self._values[self.count : end] = found.values
+        self._positions[self.count : end] = found.positions + begin
+        self.count = end
+
+    def keep_best(self) -> float:
+        """Leave the ``k`` largest, in place and in order; their smallest is returned, or 0 while there is none."""
+        marks = top(self._values[: self.count], self.k)
+        size, self.count = TILE.get(marks.device.type, ELSEWHERE), 0
+        for begin in range(0, len(marks), size):
+            rows = marks[begin : begin + size].nonzero().squeeze(1) + begin
+            end = self.count + len(rows)
+            self._values[self.count : end] = self._values[rows]
+            self._positions[self.count : end] = self._positions[rows]
+            self.count = end
+        return float(self._values[: self.count].min()) if self.count else 0.0
+
+    def top(self) -> Top:
+        """All that is held."""
+        return Top(self._values[: self.count].clone(), self._positions[: self.count].long())
 
 
 def _candidates(tile: Tensor, used: Tensor, floor: float) -> Top:

@@ -307,7 +307,7 @@ def test_tables_without_a_finished_run_are_left_out():
 def test_costs_are_those_of_the_results_and_a_result_that_does_not_tell_leaves_a_gap():
     flops = {"inference": 1, "dense": 4, "ratio": 0.25, "training_ratio": 0.3125}
     known = record(CIFAR, 0.48, flops=flops, explored=300, weights=2000)
-    early = record(replace(CIFAR, method="set"), 0.01, flops={"ratio": 0.5}, weights=2000)
+    early = record(replace(CIFAR, method="set"), 0.01, flops={"ratio": 0.5}, explored=None)
     (table,) = tables.table_costs([known, early])
     assert table.columns == tuple((group, "ERK") for group in ("Top-1 acc. [%]", *tables.COSTS))
     assert texts(table) == {

@@ -1,13 +1,14 @@
-"""``to_dense``: a plain torch model with zeros where a sparse one has no weights. The same function."""
+"""The same network held in another way: dense with zeros in place, dense with masks, or packed."""
 
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rewire.select import unwrap
+from rewire.stores.flat import put, take, where_true
 from rewire.stores.masked import release
-from rewire.stores.modules import MASK, TWINS, Packed, unpack_module
+from rewire.stores.modules import MASK, TWINS, Packed, pack_module, uncovered, unpack_module
 
 
 @torch.no_grad()
@@ -22,13 +23,66 @@ def to_dense(model: nn.Module) -> nn.Module:
     (torch.Size([10]), torch.Size([5, 4]))
     """
     plain = copy.deepcopy(unwrap(model))
+    unpack(plain)
     for module in plain.modules():
+        release(module)
+    return plain
+
+
+def to_masked(model: nn.Module) -> nn.Module:
+    """The model with masks beside dense weights: itself, unless something in it is packed; then a copy."""
+    model = unwrap(model)
+    if not any(isinstance(module, Packed) for module in model.modules()):
+        return model
+    masked = copy.deepcopy(model)
+    unpack(masked)
+    return masked
+
+
+def to_packed(model: nn.Module) -> nn.Module:
+    """A copy whose masked layers hold their values and positions alone, where a kernel covers them."""
+    packed = copy.deepcopy(unwrap(model))
+    pack_masked(packed)
+    return packed
+
+
+@torch.no_grad()
+def unpack(model: nn.Module) -> None:
+    """In place: packed layers become dense ones with a mask, and batch norm and pooling torch's own."""
+    for module in model.modules():
         if isinstance(module, Packed):
-            dense = module.weight.new_zeros(module.dense_shape.numel())
-            dense[module.weight_positions] = module.weight
-            unpack_module(module, dense.view(module.dense_shape))
-        elif MASK in module._buffers:
-            release(module)
+            if module.relu:
+                raise ValueError(
+                    f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
+                    "layers now: use the model that it was made from"
+                )
+            mask = mask_of(module)
+            dense = module.weight.new_zeros(module.dense_shape)
+            put(dense, module.weight_positions, module.weight.detach())
+            unpack_module(module, dense)
+            module.register_buffer(MASK, mask)
         elif type(module) in TWINS.values():
             module.__class__ = next(kind for kind, twin in TWINS.items() if type(module) is twin)
-    return plain
+
+
+@torch.no_grad()
+def pack_masked(model: nn.Module) -> None:
+    """In place, the other way round; a layer without a kernel, or whose weight is shared, stays masked."""
+    uses = [id(module._parameters.get("weight")) for module in model.modules()]
+    for module in model.modules():
+        weight, mask = module._parameters.get("weight"), module._buffers.get(MASK)
+        if weight is None or mask is None:
+            module.__class__ = TWINS.get(type(module), type(module))
+        elif uses.count(id(weight)) == 1 and not uncovered(module, weight):
+            release(module)
+            active = where_true(mask)
+            pack_module(module, active, take(weight.detach(), active))
+
+
+def mask_of(module: nn.Module) -> Tensor | None:
+    """Which weights of a layer exist, whoever holds them; ``None`` if it is dense."""
+    if not isinstance(module, Packed):
+        return module._buffers.get(MASK)
+    mask = torch.zeros(module.dense_shape, dtype=torch.bool, device=module.weight_positions.device)
+    put(mask, module.weight_positions, True)
+    return mask

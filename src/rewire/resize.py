@@ -37,6 +37,9 @@ def resize(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Ma
         if name not in known or set(values) != set(known[name]) or not all(type(v) is int for v in values.values()):
             raise ValueError(f"it describes {name!r} as {values}, which this model does not have")
     modules = dict(model.named_modules())
+    for name, old in model.state_dict().items():
+        if name in state and state[name].dim() != old.dim():
+            raise ValueError(f"its {name} has shape {tuple(state[name].shape)}, the model's {tuple(old.shape)}")
     for name, tensor in state.items():
         path, _, attribute = name.rpartition(".")
         module = modules.get(path)

@@ -45,10 +45,12 @@ def find_layers(
     model: nn.Module,
     include: Pattern | Sequence[Pattern] | None = None,
     exclude: Pattern | Sequence[Pattern] | None = None,
+    frozen: bool = False,
 ) -> tuple[list[Found], dict[str, str]]:
     """The sparse layers in the order of the model, and the weights that were left out, with the reason.
 
-    A weight shared by several modules is one layer, under its first name.
+    A weight shared by several modules is one layer, under its first name. One that is not trained is left out, unless
+    ``frozen`` asks for it: those who only look want all of them.
     """
     candidates = conv_and_linear(model)
     if not candidates:
@@ -60,7 +62,7 @@ def find_layers(
     left_out: dict[str, str] = {}
     for name, module in candidates:
         weight = module._parameters.get("weight")
-        reason = _reason(name, weight, name in wanted, embedded)
+        reason = _reason(name, weight, name in wanted, embedded, frozen)
         if reason:
             left_out[name] = reason
         elif weight is not None and id(weight) not in found:
@@ -70,7 +72,7 @@ def find_layers(
     return list(found.values()), left_out
 
 
-def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[int]) -> str:
+def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[int], frozen: bool) -> str:
     """Why a weight is left out, or nothing."""
     if isinstance(weight, UninitializedParameter):
         raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
@@ -80,7 +82,7 @@ def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[
         return "its weight is computed from others (a parametrization)"
     if id(weight) in embedded:
         return "shared with an embedding"
-    if not weight.requires_grad:
+    if not (weight.requires_grad or frozen):
         return "frozen"
     return ""
 

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 import rewire
-from rewire.analysis.flops import macs, positions, training_macs
+from rewire.analysis.flops import macs, positions, ranked_steps, training_macs
 from rewire.lab import models
-from rewire.layer import Signal
 from rewire.method import Rewiring
 from rewire.select import find_layers
 
@@ -62,12 +61,33 @@ def test_training_is_integrated_over_the_densities():
     # f_S is 10 up to step 4 and 6 + 4 * 5 = 26 for six more; f_D is 600.
     assert training_macs(**SETTING, history=[]) == 10 * 3 * 10
     assert training_macs(**SETTING, history=MOVE) == 4 * 30 + 6 * 78
-    assert training_macs(**SETTING, history=MOVE, ranks=[Signal.GRAD]) == 3 * 30 + (20 + 600) + 6 * 78
-    assert training_macs(**SETTING, history=MOVE, ranks=[Signal.MOMENTUM]) == 4 * 620 + 6 * (52 + 600)
+    assert training_macs(**SETTING, history=MOVE, ranked=[4]) == 3 * 30 + (20 + 600) + 6 * 78
+    assert training_macs(**SETTING, history=MOVE, ranked=range(1, 11)) == 4 * 620 + 6 * (52 + 600)
+
+
+def test_a_rewiring_that_moves_nothing_has_ranked_all_the_same():
+    # Steps 4 and 8 were scheduled, and at 8 the fraction had fallen to nothing: 2 * 26 + 600 instead of 3 * 26.
+    assert training_macs(**SETTING, history=MOVE, ranked=[4, 8]) == 3 * 30 + 620 + 3 * 78 + 652 + 2 * 78
+    assert training_macs(**SETTING, history=[], ranked=[4, 8]) == 8 * 30 + 2 * 620
+
+
+def test_a_rewiring_that_was_put_off_has_ranked_twice():
+    # Scheduled for 3, where a gradient was not finite; carried out at 4.
+    assert training_macs(**SETTING, history=MOVE, ranked=[3]) == 2 * 30 + 2 * 620 + 6 * 78
+
+
+def test_which_steps_are_ranked():
+    options = {"density": 0.1, "every": 3, "until": 7}
+    assert list(ranked_steps(rewire.rigl(**options), 10)) == [3, 6]
+    assert list(ranked_steps(rewire.ggr(**options), 4)) == [3]
+    assert list(ranked_steps(rewire.ggr(**options, growth="random"), 10)) == [3, 6]  # the allocation ranks
+    assert list(ranked_steps(rewire.set_(**options), 10)) == []
+    assert list(ranked_steps(rewire.static(density=0.1), 10)) == []
+    assert list(ranked_steps(rewire.snfs(**options), 4)) == [1, 2, 3, 4]
 
 
 def test_rigl_costs_what_its_paper_says():
     # (3 f_S dT + 2 f_S + f_D) / (dT + 1) a step on average, with one rewiring in dT + 1 steps.
     history = [Rewiring(step, 0.1, [1], [1], [0]) for step in range(100, 1001, 100)]
-    total = training_macs({"a": 10}, {"a": 100}, {"a": 1}, history, 1000, [Signal.GRAD])
+    total = training_macs({"a": 10}, {"a": 100}, {"a": 1}, history, 1000, range(100, 1001, 100))
     assert total / 1000 == pytest.approx((3 * 10 * 99 + 2 * 10 + 100) / 100)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.lab.made_up import SHAPES, masks, record, sweep, write
 
-from rewire.lab import figures
+from rewire.lab import figures, style
 from rewire.lab.results import read_records
 from rewire.lab.run import Run
 
@@ -56,7 +56,7 @@ def test_masks_stand_side_by_side_in_the_order_of_the_paper(records):
     assert [axes.get_title() for axes in figure.axes] == ["SET", "RigL", "DSR", "GGR"]
     (image,) = figure.axes[3].get_images()
     first = next(one.run for one in one_column(records) if one.run.method == "ggr" and one.run.seed == 0)
-    assert np.array_equal(image.get_array(), figures.tile(masks(first)["conv2"]))
+    assert np.array_equal(image.get_array(), style.tile(masks(first)["conv2"]))
 
 
 def test_an_unknown_layer_is_refused_with_the_nearest(records):
@@ -67,16 +67,16 @@ def test_an_unknown_layer_is_refused_with_the_nearest(records):
 def test_a_kernel_becomes_a_tile():
     mask = np.zeros((2, 3, 2, 2), int)
     mask[1, 2] = [[1, 2], [3, 4]]
-    assert figures.tile(mask).tolist() == [[0] * 6, [0] * 6, [0, 0, 0, 0, 1, 2], [0, 0, 0, 0, 3, 4]]
-    assert figures.tile(np.ones((5, 4))).shape == (5, 4)
-    assert figures.tile(np.ones((5, 4, 3))).shape == (5, 12)
+    assert style.tile(mask).tolist() == [[0] * 6, [0] * 6, [0, 0, 0, 0, 1, 2], [0, 0, 0, 0, 3, 4]]
+    assert style.tile(np.ones((5, 4))).shape == (5, 4)
+    assert style.tile(np.ones((5, 4, 3))).shape == (5, 12)
 
 
 def test_a_large_mask_shrinks_to_means():
     image = np.array([[1, 1, 0, 0], [1, 0, 0, 0]])
-    assert figures.shrink(image, 2).tolist() == [[1.0, 0.0], [0.5, 0.0]]
-    assert figures.shrink(image, 1).tolist() == [[3 / 8]]
-    uneven = figures.shrink(np.ones((7, 1000)), 256)
+    assert style.shrink(image, 2).tolist() == [[1.0, 0.0], [0.5, 0.0]]
+    assert style.shrink(image, 1).tolist() == [[3 / 8]]
+    uneven = style.shrink(np.ones((7, 1000)), 256)
     assert uneven.shape == (7, 256)
     assert uneven == pytest.approx(np.ones((7, 256)))
 
@@ -142,7 +142,7 @@ def test_every_figure_is_named_and_the_third_layer_is_the_default(records):
 def test_files_are_the_same_bytes_every_time(records, tmp_path):
     def files(name):
         figure = figures.layer_density(one_column(records))
-        return [path.read_bytes() for path in figures.save(figure, tmp_path / name)]
+        return [path.read_bytes() for path in style.save(figure, tmp_path / name)]
 
     assert files("once") == files("again")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.png", "again.svg", "once.png", "once.svg"]
@@ -151,7 +151,7 @@ def test_files_are_the_same_bytes_every_time(records, tmp_path):
 
 
 def test_an_inline_drawing_refers_to_nothing_outside_and_follows_the_page(records):
-    text = figures.to_svg(figures.masks(one_column(records), "conv2"), "mine")
+    text = style.to_svg(figures.masks(one_column(records), "conv2"), "mine")
     assert text.startswith("<svg")
     assert "http" not in text
     assert "metadata" not in text
@@ -163,7 +163,7 @@ def test_an_inline_drawing_refers_to_nothing_outside_and_follows_the_page(record
 
 def test_the_global_style_is_left_alone(records):
     before = dict(matplotlib.rcParams)
-    figures.to_svg(figures.layer_density(one_column(records)), "x")
+    style.to_svg(figures.layer_density(one_column(records)), "x")
     assert dict(matplotlib.rcParams) == before
 
 
@@ -177,14 +177,14 @@ def contrast(first, second):
     return (brighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("name", [*figures.LOOKS, "another"])
+@pytest.mark.parametrize("name", [*style.LOOKS, "another"])
 def test_every_method_is_visible_on_light_and_on_dark(name):
-    on_light, on_dark, _ = figures.LOOKS.get(name, figures.OTHER)
+    on_light, on_dark, _ = style.LOOKS.get(name, style.OTHER)
     assert contrast(on_light, "#ffffff") >= 3
     assert contrast(on_dark, "#181e26") >= 3
 
 
 @pytest.mark.parametrize("depth", np.linspace(0, 1, 9))
 def test_every_depth_is_visible_on_both(depth):
-    colour = matplotlib.colors.to_hex(figures.DEPTH(depth))
+    colour = matplotlib.colors.to_hex(style.DEPTH(depth))
     assert min(contrast(colour, "#ffffff"), contrast(colour, "#181e26")) >= 3

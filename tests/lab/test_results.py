@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
+from rewire.files import UNFINISHED
 from rewire.lab import checkpoints
 from rewire.lab.results import (
-    UNFINISHED,
     BusyError,
     atomically,
     claim,

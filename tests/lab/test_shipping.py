@@ -1,22 +1,26 @@
 """The commands that look at a run and make something of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import rewire
+from rewire.analysis.density import masks
 from rewire.lab import models
 from rewire.lab.cli import main
 from rewire.lab.network import read_network
 from rewire.lab.run import Run
 from rewire.lab.train import train
+from rewire.stores.modules import PackedLinear
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    train(Run(model="mlp", width=0.5, epochs=3, every=4, limit=256, sparsity=0.97, start="connected-erk"), path)
+@pytest.fixture(scope="module", params=["masked", "packed"])
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / request.param
+    options = {"model": "mlp", "width": 0.5, "epochs": 3, "every": 1, "limit": 256, "sparsity": 0.97}
+    train(Run(**options, start="connected-erk", store=request.param), path)
     return path
 
 
@@ -40,29 +44,61 @@ def test_inspect_prints_what_the_result_says(folder, capsys):
     assert found["flops"] == result["flops"]
     assert found["total"]["nnz"] == result["nnz"]
     assert [row["empty_neurons"] for row in found["layers"]] == [row["empty_neurons"] for row in result["layers"]]
-    assert found["overlap"]["total"] == {"kept": 1.0, "jaccard": 1.0}
+    assert all(row["kept"] == row["jaccard"] == 1 for row in (*found["layers"], found["total"]))
+    assert found["total"]["explored"] == result["explored"] > result["nnz"]
+    assert [row["explored"] for row in found["layers"]] == [row["explored"] for row in result["layers"]]
     assert 0 < found["flops"]["training_ratio"] < 1
 
 
 def test_inspect_as_a_table_with_pictures(folder, tmp_path, capsys):
     main(["inspect", str(folder), "--pictures", str(tmp_path)])
-    assert "multiply-adds" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "multiply-adds" in told
+    assert f"files in {tmp_path}" in told.replace("\n", "")
+    assert all(len(line) < 200 and "…" not in line for line in told.splitlines())
     assert {"densities.png", "over-time.svg", "mask-1.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize("name", ["small.safetensors", "small.pt"])
-def test_shrink(folder, tmp_path, capsys, name):
-    main(["shrink", str(folder), "-o", str(tmp_path / name)])
-    assert "same function" in capsys.readouterr().out
+def test_inspect_against_another_run(folder, tmp_path, capsys):
+    other = tmp_path / "other"
+    train(replace(read_network(folder).run, seed=1), other)
+    main(["inspect", str(folder), "--against", str(other), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    first, last = masks(read_network(other).model), masks(read_network(folder).model)
+    for row, one, two in zip(found["layers"], first.values(), last.values(), strict=True):
+        assert row["kept"] == pytest.approx(int((one & two).sum()) / int(one.sum()))
+        assert row["jaccard"] == pytest.approx(int((one & two).sum()) / int((one | two).sum()))
+    assert 0 < found["total"]["kept"] < 0.5
+    main(["inspect", str(folder), "--against", str(other)])
+    told = capsys.readouterr().out
+    assert "kept" in told.splitlines()[0]
+    assert f"{found['total']['kept']:.2%} of the weights of" in told
+
+
+def test_both_stores_leave_networks_that_read_alike(folder):
     trained = read_network(folder)
+    bare = {name for name in trained.model.state_dict() if not name.endswith("mask")}
+    assert bare == set(built().state_dict())
+    assert {tensor.shape for tensor in masks(trained.model).values()} == {m.weight.shape for m in built()[1::2]}
+
+
+@pytest.mark.parametrize("packed", [[], ["--packed"]])
+@pytest.mark.parametrize("name", ["small.safetensors", "small.pt"])
+def test_shrink(folder, tmp_path, capsys, name, packed):
+    main(["shrink", str(folder), "-o", str(tmp_path / name), *packed])
+    told = capsys.readouterr().out
+    assert "same function" in told
+    assert "weights that exist" in told
+    trained, model = read_network(folder), built().eval()
+    file = tmp_path / name
+    source = torch.load(file, weights_only=True) if name.endswith(".pt") else file
+    rewire.load_sparse(source, model, packed=bool(packed))
+    torch.testing.assert_close(model(trained.example), trained.model(trained.example), rtol=1e-4, atol=1e-5)
+    assert model[1].out_features < 150
+    assert isinstance(model[1], PackedLinear) is bool(packed)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     if name.endswith(".pt"):
-        state = torch.load(tmp_path / name, weights_only=True)["model"]
-        assert state["1.weight"].shape[0] <= 150
-    else:
-        model = built().eval()
-        rewire.load_sparse(tmp_path / name, model)
-        torch.testing.assert_close(model(trained.example), trained.model(trained.example), rtol=1e-4, atol=1e-5)
-        assert model[1].out_features < 150
+        assert (file.stat().st_size < 15_000) is bool(packed)
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "safetensors", "onnx"])
@@ -73,12 +109,40 @@ def test_export(folder, tmp_path, capsys, kind, shrunk):
     assert "read back and compared" in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_one_line(folder, tmp_path, capsys):
-    for words in (
-        ["shrink", str(folder), "-o", str(tmp_path / "small.zip")],
-        ["export", str(tmp_path), "--to", "dense", "-o", str(tmp_path / "a")],
+@pytest.fixture
+def wrong(folder, tmp_path):
+    """Commands that cannot work."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "cut.safetensors").write_bytes((folder / "checkpoint.safetensors").read_bytes()[:5000])
+    (tmp_path / "empty.safetensors").touch()
+    run, out = str(folder), str(tmp_path / "out.pt")
+    return [
+        ["shrink", run, "-o", str(tmp_path / "small.zip")],
+        ["shrink", run, "-o", str(tmp_path / "file" / "small.pt")],
+        ["shrink", str(folder / "metrics.jsonl"), "-o", out],
+        ["export", str(tmp_path), "--to", "dense", "-o", out],
+        *(["export", run, "--to", kind, "-o", str(tmp_path)] for kind in ("dense", "csr", "safetensors")),
+        *(
+            ["export", run, "--to", kind, "-o", str(tmp_path / "file" / "x")]
+            for kind in ("dense", "csr", "safetensors")
+        ),
         ["inspect", str(folder / "topology.safetensors")],
-    ):
+        ["inspect", str(tmp_path / "cut.safetensors")],
+        ["inspect", str(tmp_path / "empty.safetensors")],
+        ["inspect", str(tmp_path / "nothing")],
+        ["inspect", run, "--against", str(tmp_path / "nothing")],
+        ["inspect", run, "--pictures", str(tmp_path / "file")],
+    ]
+
+
+def test_what_is_wrong_is_one_line_and_leaves_nothing(wrong, tmp_path, capsys):
+    before = sorted(tmp_path.iterdir())
+    for words in wrong:
         with pytest.raises(SystemExit, match="2"):
             main(words)
-        assert capsys.readouterr().err.count("\n") == 1
+        told = capsys.readouterr().err
+        assert told.startswith("rewire: ")
+        assert told.count("\n") == 1, words
+        assert ".unfinished" not in told
+        assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "file").read_text() == "mine"

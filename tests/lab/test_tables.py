@@ -6,8 +6,9 @@ import pytest
 from tests.lab.made_up import record
 
 from rewire.lab import tables
+from rewire.lab.entries import distinct, entries
 from rewire.lab.run import Run
-from rewire.lab.tables import Cell, accuracy, average, distinct, entries, failure_line
+from rewire.lab.tables import Cell, accuracy, average, failure_line
 
 CIFAR = Run(data="cifar100", model="resnet-18")
 
@@ -299,4 +300,18 @@ def test_tables_without_a_finished_run_are_left_out():
         "table1-cifar-100",
         "table2",
         "table4-cifar-100-0.97",
+        "costs-cifar-100-0.97",
     ]
+
+
+def test_costs_are_those_of_the_results_and_a_result_that_does_not_tell_leaves_a_gap():
+    flops = {"inference": 1, "dense": 4, "ratio": 0.25, "training_ratio": 0.3125}
+    known = record(CIFAR, 0.48, flops=flops, explored=300, weights=2000)
+    early = record(replace(CIFAR, method="set"), 0.01, flops={"ratio": 0.5}, explored=None)
+    (table,) = tables.table_costs([known, early])
+    assert table.columns == tuple((group, "ERK") for group in ("Top-1 acc. [%]", *tables.COSTS))
+    assert texts(table) == {
+        ("ResNet-18", "SET"): ["-", "·", "0.500", "·"],
+        ("ResNet-18", "GGR"): ["48.00", "0.312", "0.250", "15.0"],
+    }
+    assert ranks(table)["ResNet-18", "GGR"] == [1, None, None, None]

@@ -64,10 +64,35 @@ def test_interrupted_and_resumed_is_bit_identical(tmp_path, method):
     assert not (tmp_path / "parts" / "error.json").exists()
     a, b = (checkpoints.load(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+    assert all(torch.equal(a["explored"][name], b["explored"][name]) for name in a["explored"] or ())
     states = [tree["optimizer"]["state"] for tree in (a, b)]
     assert all(torch.equal(states[0][i]["momentum_buffer"], states[1][i]["momentum_buffer"]) for i in states[0])
     assert [line["accuracy"] for line in a["metrics"]] == [line["accuracy"] for line in b["metrics"]]
     assert [line["loss"] for line in a["metrics"]] == [line["loss"] for line in b["metrics"]]
+
+
+def test_a_checkpoint_that_did_not_count_what_was_explored_is_gone_on_with(tmp_path):
+    run = replace(QUICK, every=2)
+    with pytest.raises(StoppedError):
+        train(run, tmp_path, report=stop_after(1))
+    state = checkpoints.load(tmp_path / "checkpoint.safetensors")
+    del state["explored"]
+    checkpoints.save(tmp_path / "checkpoint.safetensors", state)
+    result = train(run, tmp_path)
+    assert result["explored"] is None
+    assert {layer["explored"] for layer in result["layers"]} == {None}
+
+
+def test_what_a_run_explored(tmp_path):
+    moving = train(replace(QUICK, every=2, sparsity=0.9), tmp_path / "moving")
+    fixed = train(replace(QUICK, method="static", sparsity=0.9), tmp_path / "fixed")
+    dense = train(replace(QUICK, method="dense", epochs=1), tmp_path / "dense")
+    assert moving["explored"] == sum(layer["explored"] for layer in moving["layers"]) > moving["nnz"]
+    assert fixed["explored"] == fixed["nnz"]
+    assert dense["explored"] == dense["weights"]
+    assert fixed["flops"]["training_ratio"] == pytest.approx(fixed["flops"]["ratio"])
+    assert moving["flops"]["training_ratio"] > fixed["flops"]["training_ratio"]
+    assert dense["flops"]["training_ratio"] == 1
 
 
 def test_the_same_seed_gives_the_same_and_another_another(tmp_path):

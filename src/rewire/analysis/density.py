@@ -1,4 +1,4 @@
-"""Where the weights of a model are: every Conv and Linear layer, by its mask; one without a mask is dense."""
+"""Where the weights of a model are: every Conv and Linear layer, by its mask or positions; one without is dense."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,10 @@ from torch import Tensor, nn
 
 from rewire.analysis.dead_units import Units, count_units
 from rewire.layer import LayerSpec
+from rewire.plain import mask_of
 from rewire.select import find_layers, unwrap
 from rewire.stores.flat import where_true
 from rewire.stores.shards import whole
-
-MASK = "weight_mask"
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,10 @@ class LayerDensity:
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
     """Which weights exist, by layer. If the model is sharded, all ranks must ask."""
-    found = find_layers(unwrap(model))[0]
-    dense = torch.ones
+    found = {one.spec: mask_of(one.module) for one in find_layers(unwrap(model), frozen=True)[0]}
     return {
-        one.spec.name: whole(mask.detach()).cpu()
-        if (mask := one.module._buffers.get(MASK)) is not None
-        else dense(one.spec.shape, dtype=torch.bool)
-        for one in found
+        spec.name: torch.ones(spec.shape, dtype=torch.bool) if mask is None else whole(mask.detach()).cpu()
+        for spec, mask in found.items()
     }
 
 
@@ -46,7 +42,7 @@ def densities(model: nn.Module) -> list[LayerDensity]:
     >>> densities(nn.Linear(4, 3))[0].nnz
     12
     """
-    specs = {one.spec.name: one.spec for one in find_layers(unwrap(model))[0]}
+    specs = {one.spec.name: one.spec for one in find_layers(unwrap(model), frozen=True)[0]}
     made = []
     for name, mask in masks(model).items():
         active = where_true(mask)

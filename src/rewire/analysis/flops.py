@@ -1,12 +1,13 @@
 """Multiply-accumulates: every active weight times the positions it is applied at; of a pass and of a training."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from rewire.layer import Signal
-from rewire.method import Rewiring
+from rewire.method import Method, Rewiring
 from rewire.select import find_layers, unwrap
 
 
@@ -18,7 +19,7 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
     """
     model = unwrap(model)
     seen: dict[str, int] = {}
-    names = {one.module: one.spec.name for one in find_layers(model)[0]}
+    names = {one.module: one.spec.name for one in find_layers(model, frozen=True)[0]}
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         transposed = bool(getattr(module, "transposed", False))
@@ -48,33 +49,45 @@ def macs(counts: Mapping[str, int], applied: Mapping[str, int]) -> int:
     return sum(count * applied.get(name, 0) for name, count in counts.items())
 
 
+def ranked_steps(method: Method, steps: int) -> Collection[int]:
+    """The steps of a training whose gradient is dense, because the method ranks weights that do not exist.
+
+    Where momentum is ranked (SNFS) that is every step; where gradients are (RigL, GGR), every step that the schedule
+    names, whether or not the rewiring moved a weight: it was ranked before that was known.
+
+    >>> from rewire.methods import rigl, set_
+    >>> ranked_steps(rigl(density=0.1, every=4, until=10), steps=20), ranked_steps(set_(density=0.1, every=4), steps=20)
+    ([4, 8], [])
+    """
+    if Signal.MOMENTUM in method.ranks:
+        return range(1, steps + 1)
+    return [step for step in range(1, steps + 1) if Signal.GRAD in method.ranks and method.schedule(step) is not None]
+
+
 def training_macs(
     initial: Mapping[str, int],
     sizes: Mapping[str, int],
     applied: Mapping[str, int],
     history: Sequence[Rewiring],
     steps: int,
-    ranks: Collection[Signal] = (),
+    ranked: Collection[int] = (),
 ) -> int:
     """Multiply-accumulates of a training of ``steps`` steps, per example of a batch, along the real densities.
 
     Counted as in RigL's paper: a step costs the forward pass three times, ``3 f_S`` (forward, gradient of the inputs,
-    gradient of the weights). Where a method ranks the gradients of missing weights, the gradient of the weights is
-    dense: ``2 f_S + f_D``, at the steps that rewire (RigL, GGR), or at every step where momentum is ranked (SNFS).
+    gradient of the weights). At the ``ranked`` steps the gradient of the weights is dense: ``2 f_S + f_D``. So it is
+    at a rewiring that was put off until its gradients were finite, in a training that ranks at all.
 
-    >>> training_macs({"a": 2}, {"a": 10}, {"a": 1}, [Rewiring(4, 0.5, [1], [1], [0])], steps=8, ranks=[Signal.GRAD])
-    56
+    >>> training_macs({"a": 2}, {"a": 10}, {"a": 1}, [Rewiring(4, 0.5, [1], [1], [0])], steps=8, ranked=[4, 8])
+    64
     """
-    dense, always = macs(sizes, applied), Signal.MOMENTUM in ranks
+    dense = macs(sizes, applied)
+    whole = sorted({*ranked, *(one.step for one in history)}) if ranked else []
     now, total, done = dict(initial), 0, 0
-    for one in history:
+    for step, one in [*((one.step, one) for one in history), (steps, None)]:
         sparse = macs(now, applied)
-        between = one.step - done - 1
-        total += between * _step(sparse, dense, always) + _step(sparse, dense, always or Signal.GRAD in ranks)
-        done = one.step
-        now = {n: now[n] - d + g for n, d, g in zip(now, one.dropped, one.grown, strict=True)}
-    return total + (steps - done) * _step(macs(now, applied), dense, always)
-
-
-def _step(sparse: int, dense: int, whole_gradient: bool) -> int:
-    return 2 * sparse + (dense if whole_gradient else sparse)
+        total += 3 * sparse * (step - done) + (dense - sparse) * (bisect_right(whole, step) - bisect_right(whole, done))
+        done = step
+        if one is not None:
+            now = {n: now[n] - d + g for n, d, g in zip(now, one.dropped, one.grown, strict=True)}
+    return total

@@ -1,9 +1,13 @@
 """How a topology changes: what two of them share, and how many positions were ever active."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from rewire.layer import Layer
 
 
 @dataclass(frozen=True)
@@ -42,24 +46,29 @@ def overlap(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[s
 
 
 class Exploration:
-    """Counts the positions that were ever active; call ``add`` with the masks after every rewiring.
+    """Remembers which positions of some layers were ever active; call ``add`` after every rewiring.
 
-    >>> import torch
-    >>> seen = Exploration()
-    >>> seen.add({"a": torch.tensor([True, False, False, False])})
-    >>> seen.add({"a": torch.tensor([False, True, False, False])})
+    A byte for each position while it counts, a bit for each in ``state_dict``.
+
+    >>> import rewire, torch
+    >>> model = torch.nn.Linear(4, 4)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> rewirer = rewire.sparsify(model, optimizer, rewire.set_(density=0.25, every=1))
+    >>> seen = Exploration(rewirer.layers)
+    >>> rewirer.on_rewire = lambda rewiring: seen.add()
     >>> seen.share
-    0.5
+    0.25
     """
 
-    def __init__(self) -> None:
-        self.ever: dict[str, Tensor] = {}
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self.ever = {one.name: torch.zeros(one.shape, dtype=torch.bool, device=one.active().device) for one in layers}
+        self.add()
 
-    def add(self, masks: Mapping[str, Tensor]) -> None:
-        """Note the positions that are active now."""
-        for name, mask in masks.items():
-            now = mask.detach().cpu().bool()
-            self.ever[name] = now.clone() if name not in self.ever else self.ever[name] | now
+    def add(self) -> None:
+        """Note the positions that are active now: as many writes as there are weights, and no wait for the device."""
+        for layer in self.layers:
+            self.ever[layer.name].view(-1)[layer.active()] = True
 
     @property
     def positions(self) -> dict[str, int]:
@@ -69,4 +78,25 @@ class Exploration:
     @property
     def share(self) -> float:
         """The share of all positions that were ever active (in-time over-parameterisation: Liu et al., 2021)."""
-        return sum(self.positions.values()) / max(sum(mask.numel() for mask in self.ever.values()), 1)
+        return sum(self.positions.values()) / sum(mask.numel() for mask in self.ever.values())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A bit for each position, eight to a byte."""
+        return {name: torch.from_numpy(np.packbits(mask.cpu().numpy())) for name, mask in self.ever.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what was seen before."""
+        for name, mask in self.ever.items():
+            mask.copy_(unpacked_bits(state[name], mask.shape))
+
+
+def unpacked_bits(bits: Tensor, shape: torch.Size) -> Tensor:
+    """The mask that ``Exploration.state_dict`` wrote for a layer of this shape.
+
+    >>> unpacked_bits(torch.tensor([0b10100000], dtype=torch.uint8), torch.Size([3]))
+    tensor([ True, False,  True])
+    """
+    count = shape.numel()
+    if bits.dtype != torch.uint8 or bits.shape != (-(-count // 8),):
+        raise ValueError(f"{tuple(bits.shape)} {bits.dtype} are not the bits of {count} positions")
+    return torch.from_numpy(np.unpackbits(bits.numpy(), count=count).astype(bool)).view(shape)

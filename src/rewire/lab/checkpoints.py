@@ -27,9 +27,11 @@ def load(path: Path) -> Any:
     """What ``save`` was given, on the CPU; a damaged file gets an error that names it."""
     try:
         with safe_open(str(path), framework="pt") as file:
-            tree = json.loads((file.metadata() or {})["tree"])
+            tree = json.loads((file.metadata() or {}).get("tree", "null"))
+            if tree is None:
+                raise ValueError("something else wrote it")
             return _put_back(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a checkpoint of a run ({error}): remove it to begin the run anew") from error
 
 

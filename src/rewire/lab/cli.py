@@ -132,7 +132,7 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """Show what a network is made of: densities, empty neurons, multiply-adds, what changed.
+    """Show what a network is made of: densities, empty neurons, multiply-adds, what was explored and what changed.
 
     Examples:
       rewire inspect runs/train/0123456789ab
@@ -158,7 +158,7 @@ class Shrink:
 
     Examples:
       rewire shrink runs/train/0123456789ab -o small.safetensors
-      rewire shrink runs/train/0123456789ab -o small.pt
+      rewire shrink runs/train/0123456789ab -o small.pt --packed
 
     """
 
@@ -166,6 +166,9 @@ class Shrink:
     """The folder of a run, or its checkpoint."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The file: .safetensors (rewire.load_sparse reads it), or .pt for torch.load(weights_only=True)."""
+    packed: bool = False
+    """Check the packed network as well, and write only the weights that exist into a .pt (a .safetensors has no
+    others)."""
 
 
 @dataclass(frozen=True, kw_only=True)

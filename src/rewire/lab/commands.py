@@ -60,13 +60,17 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
     rows = {
         "accuracy": f"{result['accuracy']:.2%} (last epoch, test set)",
         "weights": f"{result['nnz']:,} of {result['weights']:,} ({result['density']:.2%})",
-        "inference": f"{flops['inference'] / 1e6:,.2f} million multiply-adds, {flops['ratio']:.3f} of dense",
+        "inference": f"{flops['inference']:,} multiply-adds, {flops['ratio']:.3f} of dense",
+    }
+    if "training_ratio" in flops:  # results of earlier versions do not have it, nor what was explored
+        rows["training"] = f"{flops['training_ratio']:.3f} of the multiply-adds of dense training, in as many steps"
+    if explored := result.get("explored"):
+        rows["explored"] = f"{explored:,} positions were ever active ({explored / result['weights']:.2%})"
+    rows |= {
         "empty neurons": f"{empty:,} of {neurons:,}",
         "rewirings": f"{len(result['rewirings'])}",
         "written to": str(folder),
     }
-    if "training_ratio" in flops:  # results of earlier versions do not have it
-        rows["training"] = f"{flops['training_ratio']:.3f} of the multiply-adds of dense training"
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", value)
     return table

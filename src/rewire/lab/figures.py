@@ -1,57 +1,31 @@
 """The paper's figures from what runs left on disk: where the weights are, how they moved, how well that works.
 
-Every function returns a ``Figure`` of its own; no pyplot state is touched. A figure uses a few fixed colours, and
-``to_svg`` makes CSS variables of them, so that a page can show light and dark shades of one drawing.
+Every function returns a ``Figure`` of its own; no pyplot state is touched.
 """
 
-import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from rewire.choose import choose
-from rewire.lab.results import Record, write_with
+from rewire.lab.entries import METHODS, STARTS, Column, Entry, distinct, entries, method_name
+from rewire.lab.results import Record
 from rewire.lab.run import DENSE
-from rewire.lab.tables import METHODS, STARTS, Column, Entry, distinct, entries, method_name
+from rewire.lab.style import DEPTH, GRID, LOOKS, MASK, NAMED, OTHER, STYLE, WIDTH, logarithmic, shrink, some, tile
 
-INK, GRID = ("#1f2937", "#e2e6ec"), ("#d5dae1", "#3b4554")  # on light and on dark ground
-# Okabe and Ito's hues, which colour-blind readers tell apart, and a marker for those who see none.
-LOOKS = {
-    "Dense": ("#6b7280", "#9aa4b2", ""),
-    "SET": ("#b87a00", "#f0b429", "o"),
-    "RigL": ("#2b7fb8", "#6cc0f0", "s"),
-    "DSR": ("#00795a", "#2fc797", "^"),
-    "GGR": ("#c2410c", "#ff7f45", "D"),
-    "SET+RigL": ("#a3447e", "#e79ac6", "v"),
-    "GGR SET": ("#8a6d3b", "#d6b98c", "P"),
-    "GGR RigL": ("#5b4bb7", "#a99cf5", "X"),
-}
-OTHER = ("#4b5563", "#b6bdc9", "*")
-DARK = {light: dark for light, dark, *_ in (INK, GRID, OTHER, *LOOKS.values())}
-DEPTH = LinearSegmentedColormap.from_list("depth", ["#3b6fd4", "#8a63d2", "#d0588c", "#d9772b"])  # fit for both grounds
-MASK = LinearSegmentedColormap.from_list("mask", ["#16202c", "#ffffff"])
-STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK[0]),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **{"font.size": 10.0, "axes.titlesize": 10.5, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID[0]},
-    **{"svg.fonttype": "none", "svg.hashsalt": "rewire", "figure.constrained_layout.use": True},
-}
 PAPER: Column = (0.97, "erk")  # the column that the paper's figures show
 MASKED = ("SET", "RigL", "DSR", "GGR")
-WIDTH, PIXELS, NAMED = 8.4, 256, 16  # inches; of a mask's side; layers whose names fit below an axis
 
 
 @dataclass(frozen=True)
@@ -119,8 +93,8 @@ def density_over_time(records: Iterable[Record]) -> Figure:
         axes.set_title(method)
         logarithmic(axes, percent=True)
     handles, labels = grid[0].get_legend_handles_labels()
-    some = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), NAMED)).round().astype(int))
-    figure.legend([handles[i] for i in some], [labels[i] for i in some], loc="outside right upper", fontsize=9)
+    shown = some(len(labels))
+    figure.legend([handles[i] for i in shown], [labels[i] for i in shown], loc="outside right upper", fontsize=9)
     return figure
 
 
@@ -181,52 +155,6 @@ def _pictures(data: str, network: str, group: list[Entry], layer: str | None) ->
         about = "Test accuracy after each epoch: mean of the seeds in a band from the worst to the best. Runs that are "
         about += "under way are shown as far as they are."
         yield Picture(f"accuracy-{slug}", f"Accuracy over epochs, {where}", about, figure)
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """``stem.png`` and ``stem.svg``, the same bytes for the same figure."""
-    made = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    with matplotlib.rc_context(STYLE):
-        write_with(made[0], lambda path: figure.savefig(path, format="png", dpi=160, metadata={"Software": None}))
-        write_with(made[1], lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
-    return made
-
-
-def to_svg(figure: Figure, prefix: str) -> str:
-    """An SVG element for a page: transparent, colours as CSS variables, ids of its own, no outside reference."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
-    head, _, body = text[text.index("<svg") :].partition(">")
-    text = re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", head) + ">" + body
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for light in DARK:
-        text = text.replace(light, f"var(--c{light[1:]}, {light})")
-    return text
-
-
-def tile(mask: NDArray[Any]) -> NDArray[Any]:
-    """A mask as a picture: outputs down, inputs across, every kernel a tile; other shapes with all else across.
-
-    >>> tile(np.arange(8).reshape(2, 2, 1, 2))
-    array([[0, 1, 2, 3],
-           [4, 5, 6, 7]])
-    """
-    if mask.ndim == 4:
-        outputs, inputs, height, width = mask.shape
-        return mask.transpose(0, 2, 1, 3).reshape(outputs * height, inputs * width)
-    return mask.reshape(len(mask), -1)
-
-
-def shrink(image: NDArray[Any], pixels: int = PIXELS) -> NDArray[np.float64]:
-    """An image of at most ``pixels`` a side whose values are the means of what they stand for."""
-    shrunk = image.astype(np.float64)
-    for axis in (0, 1):
-        edges = np.linspace(0, image.shape[axis], min(image.shape[axis], pixels), endpoint=False).astype(int)
-        lengths = np.diff([*edges, image.shape[axis]])
-        shrunk = np.add.reduceat(shrunk, edges, axis) / np.expand_dims(lengths, 1 - axis)
-    return shrunk
 
 
 def _by_method(records: Iterable[Record], only: Sequence[str] = ()) -> dict[str, list[Record]]:
@@ -293,11 +221,3 @@ def _curve(axes: Axes, method: str, group: Iterable[Record]) -> None:
 def _look(method: str) -> dict[str, Any]:
     colour, _, marker = LOOKS.get(method, OTHER)
     return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": "-" if marker else "--"}
-
-
-def logarithmic(axes: Axes, *, percent: bool) -> None:
-    """A logarithmic axis with as many labels as fit."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %" if percent else f"{value:,g}")

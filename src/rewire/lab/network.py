@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rewire.compressed import masks_in
+from rewire.files import first_line
 from rewire.lab import checkpoints
 from rewire.lab.augment import steps_per_epoch
 from rewire.lab.data import DATASETS
 from rewire.lab.models import build
 from rewire.lab.run import Run
-
-MASK = "weight_mask"
+from rewire.stores.flat import put
+from rewire.stores.modules import MASK, POSITIONS
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Trained:
         """Two inputs of the right shape."""
         return torch.randn(2, *self.image, generator=torch.Generator().manual_seed(0))
 
+    def built(self) -> nn.Module:
+        """The network of the run as it is before any training: of full size, without masks."""
+        return _build(self.run)
+
     @property
     def steps(self) -> int:
         """Optimizer steps an epoch."""
@@ -46,19 +52,41 @@ def read_network(path: Path) -> Trained:
     file = path / "checkpoint.safetensors" if path.is_dir() else path
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist: give the folder of a run (runs/train/ID) or its checkpoint")
-    state = checkpoints.load(file)
-    if not isinstance(state, dict) or not {"run", "model", "metrics", "initial"} <= state.keys():
-        raise ValueError(f"{file} is not a checkpoint of a run: it has no run, model, metrics and initial counts")
-    run = Run.from_dict(state["run"])
-    source = DATASETS[run.data]
-    model = build(run.model, classes=source.classes, image=source.shape, width=run.width, seed=run.seed)
-    modules = dict(model.named_modules())
-    for name, tensor in state["model"].items():
-        path_of, _, attribute = name.rpartition(".")
-        if attribute == MASK and path_of in modules:
-            modules[path_of].register_buffer(MASK, torch.zeros_like(tensor, dtype=torch.bool))
     try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
+        state = checkpoints.load(file)
+    except ValueError as error:
+        reason = first_line(error.__cause__ or error)
+        raise ValueError(f"{file} is not a checkpoint of a run ({reason}): give the folder of a run") from error
+    if not isinstance(state, dict) or not {"run", "model", "rewirer", "metrics", "initial"} <= state.keys():
+        raise ValueError(f"{file} is not a checkpoint of a run: it has no run, model, rewirer, metrics and initial")
+    try:
+        run = Run.from_dict(state["run"])
+        model = _build(run)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{file} does not name a run: {first_line(error)}") from error
+    try:
+        tensors = _written_out(state["model"], model)
+        for name in masks_in(tensors):
+            module = model.get_submodule(name.rpartition(".")[0])
+            module.register_buffer(MASK, torch.zeros_like(tensors[name], dtype=torch.bool))
+        model.load_state_dict(tensors)
+    except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{file} does not fit {run.label}: {str(error).splitlines()[-1].strip()}") from error
     return Trained(run, model.eval(), state)
+
+
+def _build(run: Run) -> nn.Module:
+    source = DATASETS[run.data]
+    return build(run.model, classes=source.classes, image=source.shape, width=run.width, seed=run.seed)
+
+
+def _written_out(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """A state whose weights are dense with masks beside them, also if it came from the packed store."""
+    state, shapes = dict(state), {name: one.shape for name, one in model.named_parameters()}
+    for name in [name for name in state if name.endswith(POSITIONS)]:
+        weight, positions = name.removesuffix(POSITIONS) + "weight", state.pop(name)
+        dense, mask = state[weight].new_zeros(shapes[weight]), torch.zeros(shapes[weight], dtype=torch.bool)
+        put(dense, positions, state[weight])
+        put(mask, positions, True)
+        state[weight], state[name.removesuffix(POSITIONS) + MASK] = dense, mask
+    return state

@@ -6,10 +6,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from rewire.analysis.density import masks
-from rewire.lab.figures import DEPTH, LOOKS, MASK, STYLE, WIDTH, logarithmic, save, shrink, tile
 from rewire.lab.network import Trained
+from rewire.lab.style import DEPTH, GRID, LOOKS, MASK, NAMED, STYLE, WIDTH, logarithmic, save, shrink, some, tile
+
+BINS = 60  # bars of a histogram at most
 
 
 def draw(trained: Trained, folder: Path) -> list[Path]:
@@ -29,11 +32,13 @@ def densities(trained: Trained) -> Figure:
     axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=LOOKS["GGR"][0], label="now")
     first = [start[name] / one.numel() for name, one in found.items()]
     axes.hlines(first, place - 0.42, place + 0.42, LOOKS["Dense"][0], linewidth=1.5, label="start")
-    axes.set_xticks(place, list(found), rotation=35, ha="right", rotation_mode="anchor")
+    if len(found) <= NAMED:
+        axes.set_xticks(place, list(found), rotation=0 if max(map(len, found)) < 4 else 35, ha="center")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set(ylabel="density", title=trained.run.label)
+    axes.set(xlabel="layer" if len(found) <= NAMED else "layer, from the input", ylabel="density")
     axes.grid(visible=False, axis="x")
-    axes.legend()
+    figure.suptitle(trained.run.label, fontsize=10.5)
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
@@ -46,12 +51,28 @@ def mask(trained: Trained, name: str) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     image = shrink(tile(one))
     left.imshow(image, MASK, vmin=0, vmax=image.max() or 1.0, interpolation="none", aspect="auto")
-    left.set(title=name, xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
-    right.hist(counts, bins=np.arange(min(int(counts.max()) + 2, 10_000)) - 0.5, color=LOOKS["GGR"][0])
-    right.set(
-        xlabel="weights of a neuron", ylabel="neurons", title=f"{int((counts == 0).sum())} of {len(counts)} empty"
-    )
+    left.set(xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
+    left.set_title(f"{one.sum():,} of {one.size:,} weights ({one.mean():.2%})", fontsize=9.5)
+    left.spines[:].set(visible=True, color=GRID[0])
+    right.hist(counts, bins=edges(int(counts.max())), color=LOOKS["GGR"][0], rwidth=0.86)
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.grid(visible=False, axis="x")
+    right.set(xlabel="weights of a neuron", ylabel="neurons")
+    right.set_title(f"{int((counts == 0).sum()):,} of {len(counts):,} neurons are empty", fontsize=9.5)
+    shape = "x".join(map(str, one.shape))
+    figure.suptitle(f"layer {name} ({shape}) of {trained.run.label}", fontsize=10.5)
     return figure
+
+
+def edges(largest: int) -> NDArray[np.float64]:
+    """Borders of the bars of a histogram of whole numbers from 0: each bar has as many of them, and few bars suffice.
+
+    >>> edges(3)
+    array([-0.5,  0.5,  1.5,  2.5,  3.5])
+    """
+    step = -(-(largest + 1) // BINS)
+    return np.arange(0, largest + step + 1, step, dtype=np.float64) - 0.5
 
 
 @matplotlib.rc_context(STYLE)
@@ -67,6 +88,10 @@ def over_time(trained: Trained) -> Figure:
         axes.plot(line, color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
     logarithmic(axes, percent=True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="epoch", ylabel="density", title=trained.run.label)
-    figure.legend(loc="outside right upper", fontsize=9)
+    axes.set(xlabel="epoch", ylabel="density")
+    figure.suptitle(trained.run.label, fontsize=10.5)
+    handles, labels = axes.get_legend_handles_labels()
+    shown = some(len(labels))
+    legend = [handles[i] for i in shown], [labels[i] for i in shown]
+    figure.legend(*legend, loc="outside right upper", fontsize=9, title="layer")
     return figure

@@ -12,10 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.figures import DARK, Picture, pictures, save, to_svg
+from rewire.lab.entries import distinct
+from rewire.lab.figures import Picture, pictures
 from rewire.lab.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
 from rewire.lab.results import Record, Status, atomically, read_json, read_records
-from rewire.lab.tables import Cell, Table, distinct, tables
+from rewire.lab.style import DARK, save, to_svg
+from rewire.lab.tables import Cell, Table, tables
 
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from rewire.files import UNFINISHED, unfinished
 from rewire.lab.run import Run
 
-UNFINISHED = ".unfinished-"  # how the name of a file begins until it is complete
 Status = Literal["done", "running", "failed", "waiting"]
 
 
@@ -60,7 +60,7 @@ def claim(folder: Path) -> Iterator[None]:
 @contextmanager
 def atomically(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete, or not at all."""
-    with _unfinished(path) as temporary, temporary.open("wb") as file:
+    with unfinished(path) as temporary, temporary.open("wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -74,20 +74,8 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_with(path: Path, write: Callable[[str], None]) -> None:
     """Atomically, by a function that wants a file name (matplotlib, safetensors)."""
-    with _unfinished(path) as temporary:
+    with unfinished(path) as temporary:
         write(str(temporary))
-
-
-@contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_metrics(folder: Path, metrics: list[dict[str, Any]]) -> None:

@@ -1,25 +1,31 @@
 """``rewire inspect``, ``rewire shrink`` and ``rewire export``: from a run to a network that others can use."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
 from rewire.analysis.density import LayerDensity, densities, masks
 from rewire.analysis.flops import macs, positions
-from rewire.analysis.overlap import overlap
+from rewire.analysis.overlap import Overlap, overlap, unpacked_bits
 from rewire.checkpoint import history_from
-from rewire.export import save_csr, save_dense, save_onnx, save_sparse
+from rewire.compressed import compress
+from rewire.export import compare_outputs, load_sparse, save_csr, save_dense, save_onnx, save_sparse
+from rewire.files import write_checked
 from rewire.lab import cli
 from rewire.lab.network import Trained, read_network
 from rewire.lab.pictures import draw
 from rewire.lab.run import DENSE
 from rewire.lab.train import method_of, training_flops
+from rewire.plain import to_masked
 from rewire.resize import sizes
 from rewire.shrinking.shrink import shrink_with_report
 
@@ -35,18 +41,21 @@ def inspect(command: "cli.Inspect", words: str) -> None:
     if command.json:
         print(json.dumps(found, indent=1))
         return
-    console.print(_table(found))
-    cost, run = found["flops"], trained.run
+    table = _table(found)
+    width = Measurement.get(console, console.options.update_width(1000), table).maximum
+    Console(width=max(width, console.width)).print(table)  # too wide for a terminal is better than cut
+    cost, total, run = found["flops"], found["total"], trained.run
     console.print(f"\n[bold]{run.label}[/], {found['steps']:,} steps", highlight=False)
     console.print(f"inference  {cost['inference']:,} multiply-adds, {cost['ratio']:.3f} of dense")
     console.print(f"training   {cost['training_ratio']:.3f} of the multiply-adds of dense training, in as many steps")
+    if total["explored"] is not None:
+        share = total["explored"] / total["weights"]
+        console.print(f"explored   {total['explored']:,} positions were ever active, {share:.2%}", highlight=False)
     if command.against:
-        kept = found["overlap"]["total"]
-        console.print(
-            f"overlap    {kept['kept']:.2%} of the weights of {command.against}, Jaccard {kept['jaccard']:.3f}"
-        )
-    for path in drawn:
-        console.print(f"picture    {path}", soft_wrap=True, highlight=False)
+        sentence = f"{total['kept']:.2%} of the weights of {command.against}, Jaccard {total['jaccard']:.3f}"
+        console.print(f"kept       {sentence}", highlight=False, soft_wrap=True)
+    if drawn:
+        console.print(f"pictures   {len(drawn)} files in {command.pictures}", soft_wrap=True, highlight=False)
 
 
 def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:
@@ -56,9 +65,10 @@ def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:
     dense = {one.spec.name: one.spec.numel for one in layers}
     applied = positions(trained.model, trained.example[:1])
     history = history_from(trained.state["rewirer"]["history"]) if trained.state["rewirer"] else []
-    ranks = method_of(trained.run, trained.steps).ranks if trained.run.method != DENSE else frozenset()
+    method = method_of(trained.run, trained.steps) if trained.run.method != DENSE else None
     steps = len(trained.state["metrics"]) * trained.steps
-    rows = [_row(one, applied) for one in layers]
+    explored = _explored(trained, layers)
+    rows = [_row(one, applied) | {"explored": explored.get(one.spec.name)} for one in layers]
     found: dict[str, Any] = {
         "run": trained.run.to_dict(),
         "steps": steps,
@@ -68,12 +78,13 @@ def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:
             "inference": macs(nnz, applied),
             "dense": macs(dense, applied),
             "ratio": macs(nnz, applied) / macs(dense, applied),
-            **training_flops(trained.state["initial"], dense, applied, history, steps, ranks),
+            **training_flops(trained.state["initial"], dense, applied, history, steps, method),
         },
     }
-    found["total"]["density"] = found["total"]["nnz"] / found["total"]["weights"]
+    found["total"] |= {"density": found["total"]["nnz"] / found["total"]["weights"]}
+    found["total"] |= {"explored": sum(explored.values()) or None}
     if other is not None:
-        found["overlap"] = _overlap(other, trained)
+        _add_overlap(found, overlap(masks(other.model), masks(trained.model)))
     return found
 
 
@@ -83,29 +94,48 @@ def _row(one: LayerDensity, applied: dict[str, int]) -> dict[str, Any]:
     return known | asdict(one.units) | {"macs": one.nnz * applied.get(one.spec.name, 0)}
 
 
-def _overlap(before: Trained, after: Trained) -> dict[str, Any]:
-    found = overlap(masks(before.model), masks(after.model))
-    both, first, last = (sum(getattr(one, key) for one in found.values()) for key in ("both", "before", "after"))
-    total = {"kept": both / max(first, 1), "jaccard": both / max(first + last - both, 1)}
-    return {"total": total, "layers": {n: {"kept": one.kept, "jaccard": one.jaccard} for n, one in found.items()}}
+def _explored(trained: Trained, layers: list[LayerDensity]) -> dict[str, int]:
+    """How many positions of each layer were ever active; nothing if the checkpoint does not tell."""
+    if trained.run.method == DENSE:
+        return {one.spec.name: one.nnz for one in layers}
+    bits = trained.state.get("explored") or {}
+    return {
+        one.spec.name: int(unpacked_bits(bits[one.spec.name], one.spec.shape).sum())
+        for one in layers
+        if one.spec.name in bits
+    }
+
+
+def _add_overlap(found: dict[str, Any], shared: dict[str, Overlap]) -> None:
+    """How much of another topology is still there, in each layer and in all of them."""
+    whole = Overlap(*(sum(getattr(one, key) for one in shared.values()) for key in ("before", "after", "both")))
+    for row, one in zip((*found["layers"], found["total"]), (*shared.values(), whole), strict=True):
+        row |= {"kept": one.kept, "jaccard": one.jaccard}
 
 
 def _table(found: dict[str, Any]) -> Table:
+    """A row per layer. What is not known of any layer has no column."""
+    columns = {
+        "density": lambda row: f"{row['density']:.4f}",
+        "weights": lambda row: f"{row['nnz']:,}",
+        "explored": lambda row: f"{row['explored'] / row['weights']:.4f}",
+        "kept": lambda row: f"{row['kept']:.4f}",
+        "empty neurons": lambda row: f"{row['empty_neurons']:,} of {row['neurons']:,}",
+        "empty inputs": lambda row: f"{row['empty_inputs']:,} of {row['inputs']:,}",
+        "left": lambda row: f"{row['remaining']:,}",
+        "mult-adds": lambda row: f"{row['macs']:,}",
+    }
+    total = found["total"] | {"name": "total", "shape": []}
+    if total["explored"] is None:
+        del columns["explored"]
+    if "kept" not in total:
+        del columns["kept"]
     table = Table("layer", "shape", box=None, pad_edge=False)
-    for name in ("density", "weights", "empty neurons", "empty inputs", "left", "mult-adds"):
-        table.add_column(name, justify="right")
-    for row in (*found["layers"], found["total"] | {"name": "total", "shape": []}):
-        table.add_row(
-            row["name"],
-            "x".join(map(str, row["shape"])),
-            f"{row['density']:.4f}",
-            f"{row['nnz']:,}",
-            f"{row['empty_neurons']:,} of {row['neurons']:,}",
-            f"{row['empty_inputs']:,} of {row['inputs']:,}",
-            f"{row['remaining']:,}",
-            f"{row['macs']:,}",
-            style="bold" if row["name"] == "total" else "",
-        )
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in (*found["layers"], total):
+        cells = (show(row) for show in columns.values())
+        table.add_row(row["name"], "x".join(map(str, row["shape"])), *cells, style="bold" if row is total else "")
     return table
 
 
@@ -114,35 +144,39 @@ def shrink(command: "cli.Shrink", words: str) -> None:
     if command.out.suffix not in (".safetensors", ".pt"):
         raise ValueError(f"-o {command.out} must end in .safetensors or .pt")
     trained = read_network(command.network)
-    small, report = shrink_with_report(trained.model, trained.example)
-    if command.out.suffix == ".pt":
-        _save_pt(small, command.out)
-    else:
-        save_sparse(small, command.out)
+    small, report = shrink_with_report(trained.model, trained.example, packed=command.packed)
+    small.eval()
+
+    def check(file: Path) -> None:
+        """Into a network that was just built, as a user would."""
+        source = torch.load(file, weights_only=True) if command.out.suffix == ".pt" else file
+        again = trained.built().eval()
+        load_sparse(source, again, packed=command.packed)
+        with torch.no_grad():
+            compare_outputs(small(trained.example), again(trained.example))
+
+    write = partial(_save_pt, small, command.packed) if command.out.suffix == ".pt" else partial(save_sparse, small)
+    write_checked(command.out, write, check)
     console.print(str(report), highlight=False, soft_wrap=True)
     console.print(f"same function: {report.difference:.1e} apart at most, relative, in float64", highlight=False)
     _told(command.out)
 
 
-def _save_pt(model: nn.Module, path: Path) -> None:
-    """For ``torch.load(path, weights_only=True)``: the state, and the sizes that modules remember."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = model.state_dict()
-    torch.save({"model": state, "sizes": sizes(model)}, path)
-    back = torch.load(path, weights_only=True)["model"]
-    if state.keys() != back.keys() or not all(torch.equal(state[name], back[name]) for name in state):
-        path.unlink()
-        raise ValueError(f"what was read back from {path} differs from what was written")
+def _save_pt(model: nn.Module, packed: bool, path: Path) -> None:
+    """For ``torch.load(path, weights_only=True)``: the state, compressed or not, and what modules remember."""
+    state, shapes = to_masked(model).state_dict(), dict[str, list[int]]()
+    if packed:
+        state, shapes = compress(state)
+    torch.save({"model": state, "shapes": shapes, "sizes": sizes(model)}, path)
 
 
 def export(command: "cli.Export", words: str) -> None:
     """A file in the format that was asked for."""
     trained = read_network(command.network)
     model = shrink_with_report(trained.model, trained.example)[0] if command.shrink else trained.model
-    if command.to == "onnx":
-        save_onnx(model, command.out, trained.example)
-    else:
-        {"dense": save_dense, "csr": save_csr, "safetensors": save_sparse}[command.to](model, command.out)
+    writers: dict[str, Callable[[nn.Module, Path, Tensor], None]]
+    writers = {"dense": save_dense, "csr": save_csr, "safetensors": save_sparse, "onnx": save_onnx}
+    writers[command.to](model, command.out, trained.example)
     _told(command.out)
 
 

@@ -12,32 +12,28 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rewire.lab.data import DATASETS
+from rewire.lab.entries import GROWN, METHODS, STARTS, Column, Entry, entries, place
 from rewire.lab.results import Record
-from rewire.lab.run import DENSE, Run
+from rewire.lab.run import DENSE
 
-Column = tuple[float, str]  # sparsity and start
 Heads = tuple[str, ...]
 
 EMPTY, FAILED = "·", "-"
-# How names are printed, and in which order.
-DATA = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "fashion-mnist": "Fashion-MNIST"}
-NETWORKS = {"mobilenet-v2": "MobileNetV2", "resnet-18": "ResNet-18", "vgg16": "VGG16", "vgg-small": "VGG-small"}
-NETWORKS |= {"mlp": "MLP"}
-METHODS = {DENSE: "Dense", "static": "Static", "gmp": "GMP", "granet": "GraNet", "deepr": "DeepR", "snfs": "SNFS"}
-METHODS |= {"set": "SET", "rigl": "RigL", "set_rigl": "SET+RigL", "dsr": "DSR"}
-GROWN = {"random": "GGR SET", "gradient": "GGR RigL", "mix": "GGR"}
-STARTS = {"erk": "ERK", "uniform": "uni", "connected-erk": "conn. ERK", "connected-uniform": "conn. uni"}
 BLOCKS = {"SET": "in place", "RigL": "in place", "SET+RigL": "in place"} | dict.fromkeys(GROWN.values(), "global")
 ABLATION = ("SET+RigL", "GGR SET", "GGR RigL")  # what only Table 3 has
-MEASURES: dict[str, tuple[str, Callable[[list[dict[str, Any]]], float]]] = {
-    "Empty neurons [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_neurons") / _sum(layers, "neurons")),
-    "Empty inputs [%]": (".1f", lambda layers: 100 * _sum(layers, "empty_inputs") / _sum(layers, "inputs")),
-    "Params* [M]": (".3f", lambda layers: _sum(layers, "remaining") / 1e6),
+Measures = dict[str, tuple[str, Callable[[dict[str, Any]], float | None]]]  # heading: form, and how it is read
+EMPTINESS: Measures = {
+    "Empty neurons [%]": (".1f", lambda result: 100 * _sum(result, "empty_neurons") / _sum(result, "neurons")),
+    "Empty inputs [%]": (".1f", lambda result: 100 * _sum(result, "empty_inputs") / _sum(result, "inputs")),
+    "Params* [M]": (".3f", lambda result: _sum(result, "remaining") / 1e6),
+}
+COSTS: Measures = {  # None: results of an earlier version do not tell
+    "Training": (".3f", lambda result: result["flops"].get("training_ratio")),
+    "Inference": (".3f", lambda result: result["flops"]["ratio"]),
+    "Explored [%]": (".1f", lambda result: 100 * n / result["weights"] if (n := result.get("explored")) else None),
 }
 _NAMES, _REFERENCE = [*METHODS.values(), *GROWN.values()], METHODS[DENSE]
 _DENSE = (0.0, DENSE)  # the column of dense runs, which have none
-_RECIPE = {"epochs", "batch_size", "lr", "momentum", "weight_decay", "warmup", "precision", "limit"}
-_COMPARED = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
 
 
 @dataclass(frozen=True)
@@ -69,56 +65,9 @@ class Table:
     rows: tuple[tuple[Heads, tuple[Cell, ...]], ...] = ()  # those with equal heads[:-1] form a block
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Runs that differ only in their seed: what a cell is made of."""
-
-    data: str
-    network: str
-    method: str
-    column: Column
-    scope: str
-    records: tuple[Record, ...] = ()
-
-
 def failure_line(classes: int) -> float:
     """The accuracy below which a run failed: 5 %, or 1.5 times chance where classes are few."""
     return max(0.05, 1.5 / classes)
-
-
-def method_name(run: Run) -> str:
-    """As the paper calls it: GGR that grows at random is ``GGR SET``, by the gradient alone ``GGR RigL``."""
-    return GROWN[run.growth] if run.method == "ggr" else METHODS.get(run.method, run.method)
-
-
-def distinct(records: Iterable[Record]) -> list[Record]:
-    """Each training once, in the order of the paper: experiments share runs, and dense ones have no sparsity."""
-    found: dict[Run, Record] = {}
-    for record in sorted(records, key=lambda one: one.status != "done"):
-        found.setdefault(_bare(record.run), record)
-    return [found[run] for run in sorted(found, key=_order)]
-
-
-def entries(records: Iterable[Record]) -> list[Entry]:
-    """Runs gathered by what they compare; those of another recipe or setting are told apart and share no cell."""
-    runs = {_bare(record.run): record for record in distinct(records)}
-    groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[run.data, run.model].append(run)
-        groups[tuple(getattr(run, name) for name in _COMPARED)].append(run)
-    apart: dict[tuple[object, ...], set[str]] = defaultdict(set)  # what has to be told about a network
-    for key, group in groups.items():
-        names = _RECIPE if len(key) == 2 else set(group[0].to_dict()) - {"seed"}
-        apart[key[:2]] |= {name for name in names if len({getattr(run, name) for run in group}) > 1}
-    found: dict[Entry, list[Record]] = defaultdict(list)
-    for run, record in runs.items():
-        network = NETWORKS.get(run.model, run.model) + (f" x{run.width:g}" if run.width != 1 else "")
-        network += "".join(f", {name} {getattr(run, name)}" for name in sorted(apart[run.data, run.model]))
-        data, column = DATA.get(run.data, run.data), (run.sparsity, run.start)
-        found[Entry(data, network, method_name(run), column, run.scope)].append(record)
-    networks = list(dict.fromkeys((entry.data, entry.network) for entry in found))
-    made = [replace(entry, records=tuple(members)) for entry, members in found.items()]
-    return sorted(made, key=lambda entry: networks.index((entry.data, entry.network)))
 
 
 def accuracy(entry: Entry) -> Cell:
@@ -175,9 +124,16 @@ def table3(records: Iterable[Record]) -> list[Table]:
 
 def table4(records: Iterable[Record]) -> list[Table]:
     """Accuracy, empty neurons and inputs, and parameters left without them; one table per data set and sparsity."""
-    used = [entry for entry in _compared(records) if entry.method != _REFERENCE]
-    keys = dict.fromkeys((entry.data, entry.column[0]) for entry in used)
-    return [_emptiness(*key, [entry for entry in used if (entry.data, entry.column[0]) == key]) for key in keys]
+    about = "Empty neurons and inputs (channels of convolutions) after training on {} at s={:g}, of failed runs as "
+    about += "well. *Dense parameters that remain when both are removed."
+    return _measured("table4", "Table 4: empty neurons and inputs on {}, s={:g}", about, EMPTINESS, records)
+
+
+def table_costs(records: Iterable[Record]) -> list[Table]:
+    """Accuracy and multiply-adds of training and inference against dense; one table per data set and sparsity."""
+    about = "Multiply-adds on {} at s={:g} against dense, counted as in RigL's paper along the densities that layers "
+    about += "really had, of failed runs as well; and the share of all positions that were ever active."
+    return _measured("costs", "Cost on {}, s={:g}", about, COSTS, records)
 
 
 def table_drop(records: Iterable[Record]) -> list[Table]:
@@ -191,7 +147,8 @@ def table_drop(records: Iterable[Record]) -> list[Table]:
 
 def tables(records: Sequence[Record]) -> list[Table]:
     """Every table that these records have something for."""
-    made = [table for make in (table1, table2, table3, table4, table_drop) for table in make(records)]
+    makers = (table1, table2, table3, table4, table_drop, table_costs)
+    made = [table for make in makers for table in make(records)]
     return [table for table in made if any(cell.text != EMPTY for _, cells in table.rows for cell in cells)]
 
 
@@ -217,34 +174,46 @@ def _averages(name: str, title: str, stubs: Heads, used: list[Entry]) -> list[Ta
     about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(found[_DENSE])}). "
     about += "What every method failed is left out; a method that failed what another fits has no average."
     rows: dict[Heads, dict[Column, Cell]] = {}
-    for method in sorted({entry.method for entry in used}, key=lambda one: _place(one, _NAMES)):
+    for method in sorted({entry.method for entry in used}, key=lambda one: place(one, _NAMES)):
         own = [column for column in found if (column == _DENSE) == (method == _REFERENCE)]
         rows[(BLOCKS.get(method, ""), method)[-len(stubs) :]] = {one: average(method, found[one]) for one in own}
     return [_by_column(Table(name, title, about, stubs), used, rows)] if used else []
 
 
-def _emptiness(data: str, sparsity: float, used: list[Entry]) -> Table:
-    """Networks and methods down, measures and starts across."""
-    starts = sorted({entry.column[1] for entry in used}, key=lambda start: _place(start, STARTS))
-    rows: dict[Heads, list[Cell]] = {(e.network, e.method): [_NONE] * len(starts) * (1 + len(MEASURES)) for e in used}
-    for entry in used:
-        done = {one.run.seed: one.result["layers"] for one in entry.records if one.result is not None}
-        cells = [accuracy(entry)]
-        for form, measure in MEASURES.values():  # of networks that failed as well, as in the paper
-            values = {seed: measure(layers) for seed, layers in done.items()}
-            cells.append(_cell(values, {}, len(entry.records) - len(done), form))
-        rows[entry.network, entry.method][starts.index(entry.column[1]) :: len(starts)] = cells
-    about = f"Empty neurons and inputs (channels of convolutions) after training on {data} at s={sparsity:g}, of "
-    about += "failed runs as well. *Dense parameters that remain when both are removed."
-    columns = [(group, STARTS.get(start, start)) for group in ("Top-1 acc. [%]", *MEASURES) for start in starts]
-    name, title = f"table4-{data.lower()}-{sparsity:g}", f"Table 4: empty neurons and inputs on {data}, s={sparsity:g}"
-    return _finished(Table(name, title, about, ("Network", "Method"), tuple(columns)), used, rows, len(starts))
+def _measured(name: str, title: str, about: str, measures: Measures, records: Iterable[Record]) -> list[Table]:
+    """Networks and methods down, accuracy, measures and starts across, for each data set and sparsity."""
+    groups: dict[tuple[str, float], list[Entry]] = defaultdict(list)
+    for entry in _compared(records):
+        if entry.method != _REFERENCE:
+            groups[entry.data, entry.column[0]].append(entry)
+    made = []
+    for key, used in groups.items():
+        starts = sorted({entry.column[1] for entry in used}, key=lambda start: place(start, STARTS))
+        rows: dict[Heads, list[Cell]] = {
+            (e.network, e.method): [_NONE] * len(starts) * (1 + len(measures)) for e in used
+        }
+        for entry in used:
+            cells = [accuracy(entry), *(_measure(entry, *measure) for measure in measures.values())]
+            rows[entry.network, entry.method][starts.index(entry.column[1]) :: len(starts)] = cells
+        columns = [(group, STARTS.get(start, start)) for group in ("Top-1 acc. [%]", *measures) for start in starts]
+        table = Table(
+            f"{name}-{key[0].lower()}-{key[1]:g}", title.format(*key), about.format(*key), ("Network", "Method")
+        )
+        made.append(_finished(replace(table, columns=tuple(columns)), used, rows, len(starts)))
+    return made
+
+
+def _measure(entry: Entry, form: str, read: Callable[[dict[str, Any]], float | None]) -> Cell:
+    """What was measured of every finished seed, of networks that failed as well, as in the paper."""
+    done = {one.run.seed: one.result for one in entry.records if one.result is not None}
+    values = {seed: value for seed, result in done.items() if (value := read(result)) is not None}
+    return _cell(values, {}, len(entry.records) - len(done), form)
 
 
 def _by_column(table: Table, used: list[Entry], rows: Mapping[Heads, Mapping[Column, Cell]]) -> Table:
     """The table with its columns, sparsity by sparsity; Dense has one cell across all of them."""
     found = {column for row in rows.values() for column in row} - {_DENSE}
-    columns = sorted(found, key=lambda column: (column[0], _place(column[1], STARTS))) or [_DENSE]
+    columns = sorted(found, key=lambda column: (column[0], place(column[1], STARTS))) or [_DENSE]
     across = {heads: [row.get(column, _NONE) for column in columns] for heads, row in rows.items()}
     across |= {heads: [replace(row[_DENSE], span=len(columns))] for heads, row in rows.items() if _DENSE in row}
     headings = tuple((f"s={sparsity:g}", STARTS.get(start, start)) for sparsity, start in columns)
@@ -295,26 +264,8 @@ def _compared(records: Iterable[Record]) -> list[Entry]:
     return [entry for entry in entries(records) if entry.scope == "layer" and entry.method not in ABLATION]
 
 
-def _bare(run: Run) -> Run:
-    """The run without what it does not use."""
-    if run.method == DENSE:
-        run = replace(run, sparsity=0.0, start=DENSE, scope="layer", fraction=None, every=None, until=1.0)
-    return run if run.method == "ggr" else replace(run, growth="mix")
-
-
-def _order(run: Run) -> tuple[object, ...]:
-    method = (_place(run.method, METHODS), _place(run.growth, GROWN))
-    where = (_place(run.data, DATA), _place(run.model, NETWORKS), run.width)
-    return *where, *method, run.sparsity, _place(run.start, STARTS), run.scope, run.seed, run.id
-
-
-def _place(name: str, names: Iterable[str]) -> int:
-    known = list(names)
-    return known.index(name) if name in known else len(known)
-
-
-def _sum(layers: list[dict[str, Any]], name: str) -> int:
-    return sum(int(layer[name]) for layer in layers)
+def _sum(result: dict[str, Any], name: str) -> int:
+    return sum(int(layer[name]) for layer in result["layers"])
 
 
 _NONE = Cell(EMPTY, note="no such run")

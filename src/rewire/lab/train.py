@@ -3,7 +3,7 @@
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rewire.analysis.dead_units import count_units
-from rewire.analysis.flops import macs, positions, training_macs
+from rewire.analysis.flops import macs, positions, ranked_steps, training_macs
+from rewire.analysis.overlap import Exploration
 from rewire.attach import sparsify
 from rewire.lab import checkpoints
 from rewire.lab.augment import batches, plain_batches, steps_per_epoch
@@ -24,7 +25,6 @@ from rewire.lab.environment import environment
 from rewire.lab.models import build
 from rewire.lab.results import claim, read_json, write_json, write_metrics
 from rewire.lab.run import DENSE, Run
-from rewire.layer import Signal
 from rewire.method import Method, Rewiring
 from rewire.methods import METHODS
 from rewire.parts.drop import Lowest
@@ -83,9 +83,12 @@ class Trainer:
         )
         self.steps = steps_per_epoch(len(self.data.train_labels), run.batch_size)
         self.rewirer: Rewirer | None = None
+        self.seen: Exploration | None = None
         if run.method != DENSE:
             method = method_of(run, self.steps)
             self.rewirer = sparsify(self.model, self.optimizer, method, store=run.store, init=run.init, seed=run.seed)
+            self.seen = Exploration(self.rewirer.layers)
+            self.rewirer.on_rewire = lambda _: self.seen.add() if self.seen is not None else None
         self.metrics: list[dict[str, Any]] = []
         self.initial = self.nnz()
 
@@ -94,6 +97,12 @@ class Trainer:
         if self.rewirer is not None:
             return {layer.name: layer.nnz for layer in self.rewirer.layers}
         return {one.spec.name: one.spec.numel for one in find_layers(self.model)[0]}
+
+    def explored(self) -> dict[str, int]:
+        """How many positions of every layer were ever active; nothing if an early version of the run did not count."""
+        if self.rewirer is None:
+            return self.nnz()
+        return self.seen.positions if self.seen is not None else {}
 
     def masks(self) -> dict[str, Tensor]:
         """Which weights of every layer exist, as bytes."""
@@ -108,6 +117,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "rewirer": self.rewirer.state_dict() if self.rewirer is not None else None,
+            "explored": self.seen.state_dict() if self.seen is not None else None,
             "metrics": self.metrics,
             "initial": self.initial,
         }
@@ -118,6 +128,10 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.rewirer is not None:
             self.rewirer.load_state_dict(state["rewirer"])
+        if self.seen is not None and (seen := state.get("explored")) is not None:
+            self.seen.load_state_dict(seen)
+        else:
+            self.seen = None
         self.metrics, self.initial = state["metrics"], state["initial"]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -226,23 +240,24 @@ def training_flops(
     applied: Mapping[str, int],
     history: Sequence[Rewiring],
     steps: int,
-    ranks: Collection[Signal],
+    method: Method | None,
 ) -> dict[str, float]:
     """What the whole training cost, per image of a batch, and against a dense one of as many steps."""
-    cost, dense = training_macs(initial, sizes, applied, history, steps, ranks), 3 * steps * macs(sizes, applied)
+    ranked = ranked_steps(method, steps) if method is not None else ()
+    cost, dense = training_macs(initial, sizes, applied, history, steps, ranked), 3 * steps * macs(sizes, applied)
     return {"training": cost, "training_dense": dense, "training_ratio": cost / dense}
 
 
 def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
     """What ``result.json`` holds."""
-    nnz, last = trainer.nnz(), trainer.metrics[-1]
+    nnz, explored, last = trainer.nnz(), trainer.explored(), trainer.metrics[-1]
     specs = {one.spec.name: one.spec for one in find_layers(trainer.model)[0]}
     used = {name: count_units(specs[name], where_true(mask.bool())) for name, mask in trainer.masks().items()}
     applied = positions(trainer.model, torch.zeros(1, *trainer.data.image, device=trainer.device))
     sizes = {name: spec.numel for name, spec in specs.items()}
     sparse, dense = macs(nnz, applied), macs(sizes, applied)
     history = trainer.rewirer.history if trainer.rewirer is not None else []
-    ranks = trainer.rewirer.method.ranks if trainer.rewirer is not None else frozenset[Signal]()
+    method = trainer.rewirer.method if trainer.rewirer is not None else None
     return {
         "accuracy": last["accuracy"],
         "loss": last["loss"],
@@ -250,13 +265,15 @@ def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
         "nnz": sum(nnz.values()),
         "weights": sum(sizes.values()),
         "density": sum(nnz.values()) / sum(sizes.values()),
+        "explored": sum(explored.values()) or None,
         "layers": [
             {"name": name, "shape": list(specs[name].shape), "nnz": nnz[name], "initial_nnz": trainer.initial[name]}
+            | {"explored": explored.get(name)}
             | asdict(used[name])
             for name in nnz
         ],
         "flops": {"inference": sparse, "dense": dense, "ratio": sparse / dense}
-        | training_flops(trainer.initial, sizes, applied, history, len(trainer.metrics) * trainer.steps, ranks),
+        | training_flops(trainer.initial, sizes, applied, history, len(trainer.metrics) * trainer.steps, method),
         "rewirings": [asdict(one) for one in history],
         "steps_per_epoch": trainer.steps,
         "seconds": sum(line["seconds"] for line in trainer.metrics),

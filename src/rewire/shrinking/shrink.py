@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rewire.select import unwrap
+from rewire.plain import to_masked, to_packed
 from rewire.shrinking.cut import MASK, cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
@@ -25,6 +25,7 @@ class Shrinkage:
 
     before: int
     after: int
+    weights: tuple[int, int]  # those that exist, before and after
     layers: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # name, shape before, shape after
     dead: tuple[str, ...]
     difference: float  # largest, relative, between the two models in float64
@@ -32,7 +33,8 @@ class Shrinkage:
     def __str__(self) -> str:
         rows = [("layer", "before", "after")]
         rows += [(name, "x".join(map(str, a)), "x".join(map(str, b))) for name, a, b in self.layers]
-        rows += [("parameters", f"{self.before:,}", f"{self.after:,}")]
+        rows += [("weights that exist", f"{self.weights[0]:,}", f"{self.weights[1]:,}")]
+        rows += [("dense parameters", f"{self.before:,}", f"{self.after:,}")]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
         return "\n".join([*lines, *([sentence] if (sentence := self.remark()) else [])])
@@ -40,9 +42,8 @@ class Shrinkage:
     def remark(self) -> str:
         """What users should know, or nothing."""
         if self.dead:
-            return (
-                f"no signal passes {', '.join(self.dead)}: constants, held by one channel each where others read them"
-            )
+            names = ", ".join(self.dead[:5]) + (f" and {len(self.dead) - 5} more" if len(self.dead) > 5 else "")
+            return f"no signal passes {names}: constants, held by one channel each where others read them"
         return "nothing can be removed: every channel is used" if self.before == self.after else ""
 
 
@@ -52,12 +53,14 @@ def shrink(
     *,
     topology: Mapping[str, Tensor] | None = None,
     masks: bool = True,
+    packed: bool = False,
 ) -> nn.Module:
     """A copy of the model without its empty neurons and unused inputs; in evaluation mode it computes the same.
 
     A neuron without inputs is a constant, which is carried through batch norm and activation into the biases of what
     follows. Which weights exist is read from the model's masks, or from ``topology``: bool masks by layer name, for
     models that have none. ``example`` is an input, or a tuple of all arguments. ``masks=False`` leaves the masks away.
+    With ``packed=True`` the layers of the result hold the weights that exist and no others (see the packed store).
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = nn.init.zeros_(model[0].weight[1:2].detach())
@@ -65,7 +68,7 @@ def shrink(
     >>> shrink(model, torch.zeros(1, 2), topology=topology)[0]
     Linear(in_features=2, out_features=2, bias=True)
     """
-    small, report = shrink_with_report(model, example, topology=topology, masks=masks)
+    small, report = shrink_with_report(model, example, topology=topology, masks=masks, packed=packed)
     if remark := report.remark():
         warnings.warn(remark, stacklevel=2)
     return small
@@ -77,9 +80,14 @@ def shrink_with_report(
     *,
     topology: Mapping[str, Tensor] | None = None,
     masks: bool = True,
+    packed: bool = False,
 ) -> tuple[nn.Module, Shrinkage]:
     """As ``shrink``, with what was removed; nothing is warned about."""
-    model = unwrap(model)
+    if packed and not masks:
+        raise ValueError(
+            "masks=False leaves a plain model, packed=True one that holds its topology: choose one of them"
+        )
+    model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
     exact = copy.deepcopy(model).cpu().double().eval()
     arguments = tree_map_only(Tensor, _in_double, arguments)
@@ -89,6 +97,8 @@ def shrink_with_report(
         try:
             small, planned = _cut_to_a_fixed_point(exact, arguments, fixed_shapes)
             difference = _difference(exact, small, arguments)
+            if packed:
+                difference = max(difference, _difference(exact, to_packed(small), arguments))
         except ShrinkError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:  # the model's code asks for the sizes it had
@@ -99,7 +109,9 @@ def shrink_with_report(
                 f"the shrunk {type(model).__name__} differs from the original by {difference:.1e} relative in float64 "
                 f"(at most {TOLERANCE:g} is allowed): it is not returned. Its forward may depend on sizes or on state"
             )
-        return _as_it_was(model, small, masks), _report(exact, small, planned, difference)
+        report = _report(exact, small, planned, difference)
+        made = _as_it_was(model, small, masks, packed)
+        return (to_packed(made) if packed else made), report
     raise ShrinkError(f"the shrunk {type(model).__name__} does not run: {failure}") from failure
 
 
@@ -172,8 +184,8 @@ def _in_double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
-    """The types, devices and modes of the original."""
+def _as_it_was(model: nn.Module, small: nn.Module, masks: bool, packed: bool) -> nn.Module:
+    """The types, devices and modes of the original; its masks too, or all of them to pack it by."""
     modules = dict(model.named_modules())
     for path, module in small.named_modules():
         like = modules[path]
@@ -184,7 +196,7 @@ def _as_it_was(model: nn.Module, small: nn.Module, masks: bool) -> nn.Module:
                 template = before.get(name) if before.get(name) is not None else first
                 if tensor is not None and template is not None and not name.endswith(MASK):
                     tensor.data = tensor.data.to(template.device, template.dtype)
-        if "weight" + MASK in module._buffers and not (masks and "weight" + MASK in like._buffers):
+        if "weight" + MASK in module._buffers and not packed and not (masks and "weight" + MASK in like._buffers):
             del module._buffers["weight" + MASK]
     return small
 
@@ -196,7 +208,14 @@ def _report(model: nn.Module, small: nn.Module, planned: Plan, difference: float
     return Shrinkage(
         before=sum(one.numel() for one in model.parameters()),
         after=sum(one.numel() for one in small.parameters()),
+        weights=(_existing(model, names), _existing(small, names)),
         layers=tuple((name.removesuffix(".weight"), *shapes[name]) for name in names),
         dead=tuple(name.removesuffix(".weight") for name in planned.dead),
         difference=difference,
     )
+
+
+def _existing(model: nn.Module, names: Iterable[str]) -> int:
+    """How many weights these layers have, by their masks; all of those without one."""
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    return sum(int(tensors[n + MASK].sum()) if n + MASK in tensors else tensors[n].numel() for n in names)

@@ -254,7 +254,14 @@ def refusals():
         model = FullyShardedDataParallel(network(), use_orig_params=True, device_id=torch.device("cpu"))
         rewire.sparsify(model, optimize(model), make("ggr"))
 
-    return [told(build) for build in (by_columns, copied, partly, too_late, packed, seeds, flattened)]
+    def without_memory():
+        with torch.device("meta"):
+            model = network()
+        model, optimizer = sharded(model)
+        rewire.sparsify(model, optimizer, make("ggr"))
+
+    every = (by_columns, copied, partly, too_late, packed, seeds, flattened, without_memory)
+    return [told(build) for build in every]
 
 
 def two_ranks():
@@ -265,11 +272,12 @@ def test_what_travels_and_what_is_refused(tmp_path):
     for (small, large), told, (taken, formula) in run(two_ranks, 2, tmp_path / "ranks"):
         assert small == large
         assert 0.5 * formula < taken < 1.25 * formula  # some of what is freed stays with the process
-        by_columns, copied, partly, too_late, packed, seeds, flattened = told
+        by_columns, copied, partly, too_late, packed, seeds, flattened, without_memory = told
         assert "4 is laid out as (Shard(dim=1),)" in by_columns
         assert "is laid out as (Replicate(),)" in copied
         assert "4 is sharded and 1 is not: call fully_shard on the whole model too" in partly
         assert "was sharded after sparsify: call fully_shard first" in too_late
         assert "store='packed' does not work with DDP or FSDP" in packed
         assert "do not agree on the seed: rank 0 has 0, rank 1 has 1" in seeds
+        assert "1 has no memory yet: call model.to_empty" in without_memory
         assert "use its successor, torch.distributed.fsdp.fully_shard" in flattened

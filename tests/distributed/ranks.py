@@ -19,7 +19,7 @@ _PRELOAD = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.fs
 _context.set_forkserver_preload([*_PRELOAD, "rewire.attach"])
 
 
-def run(function, size, folder, *args, timeout=150):
+def run(function, size, folder, *args, timeout=300):
     """What ``function(*args)`` returned on each of ``size`` ranks. Raises if one of them raised, or took too long."""
     folder.mkdir(exist_ok=True)
     processes = [
@@ -48,7 +48,7 @@ def _rank(function, rank, size, folder, args):
     torch.set_num_threads(1)
     warnings.filterwarnings("error", module="rewire")
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=timedelta(seconds=120)
     )
     try:
         result = function(*args)

@@ -20,7 +20,7 @@ def torchrun(*arguments):
         [*TORCHRUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     try:
-        said, complaints = process.communicate(timeout=150)
+        said, complaints = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.terminate()  # it ends its ranks
         said, complaints = process.communicate(timeout=60)

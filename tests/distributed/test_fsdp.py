@@ -11,7 +11,7 @@ from tests.distributed.ranks import run
 from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import rewire
@@ -175,6 +175,24 @@ def test_the_formulas_bound_what_is_sent_and_held(tmp_path, size):
     assert rewiring_ddp(4, 2).bytes == 40  # as measured in test_ddp
 
 
+def mixed_precision():
+    """bfloat16 inside, a scale that is too large at first, clipping: skipped steps are skipped by all."""
+    model, optimizer = sharded(network(torch.float32), mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    rewirer = rewire.sparsify(model, optimizer, make("ggr"), seed=5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=10_000)
+    for number in range(10):
+        x, y = batch(number, torch.float32)
+        scaler.scale(8 * F.cross_entropy(model(x).float(), y)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert 0 < rewirer.step < 10
+    assert len(rewirer.history) == rewirer.step // EVERY
+    return rewirer.state_dict()["masks"]
+
+
 def _status(what):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
@@ -254,22 +272,32 @@ def refusals():
         model = FullyShardedDataParallel(network(), use_orig_params=True, device_id=torch.device("cpu"))
         rewire.sparsify(model, optimize(model), make("ggr"))
 
-    return [told(build) for build in (by_columns, copied, partly, too_late, packed, seeds, flattened)]
+    def without_memory():
+        with torch.device("meta"):
+            model = network()
+        model, optimizer = sharded(model)
+        rewire.sparsify(model, optimizer, make("ggr"))
+
+    every = (by_columns, copied, partly, too_late, packed, seeds, flattened, without_memory)
+    return [told(build) for build in every]
 
 
 def two_ranks():
-    return candidates_do_not_travel(), refusals(), peak()
+    return candidates_do_not_travel(), refusals(), peak(), mixed_precision()
 
 
 def test_what_travels_and_what_is_refused(tmp_path):
-    for (small, large), told, (taken, formula) in run(two_ranks, 2, tmp_path / "ranks"):
+    results = run(two_ranks, 2, tmp_path / "ranks")
+    assert results[0][3] == results[1][3]
+    for (small, large), told, (taken, formula), _ in results:
         assert small == large
         assert 0.5 * formula < taken < 1.25 * formula  # some of what is freed stays with the process
-        by_columns, copied, partly, too_late, packed, seeds, flattened = told
+        by_columns, copied, partly, too_late, packed, seeds, flattened, without_memory = told
         assert "4 is laid out as (Shard(dim=1),)" in by_columns
         assert "is laid out as (Replicate(),)" in copied
         assert "4 is sharded and 1 is not: call fully_shard on the whole model too" in partly
         assert "was sharded after sparsify: call fully_shard first" in too_late
         assert "store='packed' does not work with DDP or FSDP" in packed
         assert "do not agree on the seed: rank 0 has 0, rank 1 has 1" in seeds
+        assert "1 has no memory yet: call model.to_empty" in without_memory
         assert "use its successor, torch.distributed.fsdp.fully_shard" in flattened

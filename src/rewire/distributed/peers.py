@@ -122,6 +122,8 @@ def peers_of(model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequen
 
 
 def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
+    if parameters[0].is_meta:
+        raise ValueError(f"{names[0]} has no memory yet: call model.to_empty and initialise it, then sparsify")
     layouts = [sharded_by_rows(one, name) for one, name in zip(parameters, names, strict=True)]
     mesh, dim = layouts[0]
     other = next((name for name, layout in zip(names, layouts, strict=True) if layout != layouts[0]), None)
@@ -153,9 +155,8 @@ def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParal
 
 
 def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
-    """Masks agree by construction: DDP need not send them to everyone before every forward pass."""
-    masks = {name for name, _ in wrapper.module.named_buffers() if name.rpartition(".")[2] == MASK}
-    wrapper.parameters_to_ignore |= masks
+    """Masks agree by construction: DDP need not send them before every forward pass. They may not be there yet."""
+    wrapper.parameters_to_ignore |= {f"{name}.{MASK}".lstrip(".") for name, _ in wrapper.module.named_modules()}
     wrapper._assign_modules_buffers()
 
 

@@ -58,7 +58,7 @@ def works(sparsity: float) -> tuple[dict[str, Work], str]:
     }, f"{taken} of {every} layers"
 
 
-def rows(rounds: int = 5) -> list[Row]:
+def rows(rounds: int = 3) -> list[Row]:
     if importlib.util.find_spec("sparseprop") is None:
         print(ABSENT)
         return []

@@ -8,7 +8,7 @@ from torch import nn
 
 import rewire
 from rewire.lab import models
-from rewire.stores.modules import Packed
+from rewire.stores.modules import Packed, PackedConv2d, PackedLinear
 
 
 def packed_layers(model):
@@ -65,8 +65,37 @@ def test_measuring_decides_layer_by_layer(monkeypatch):
     fast = rewire.pack(model, x, measure=True)
     assert [tuple(shape) for shape in seen] == [(16, 3, 8, 8), (16, 8, 8, 8), (16, 8, 8, 8), (16, 8)]
     assert [layer.dense_shape for layer in packed_layers(fast)] == [(4, 8)]
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     monkeypatch.undo()
     torch.testing.assert_close(rewire.pack(model, x, measure=True)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_measuring_takes_whatever_is_faster(size, monkeypatch):
+    """A clock that calls one way of computing a layer slow: the other one is taken, layer by layer."""
+    model, optimizer, _rewirer = sparse("masked", "vgg", rewire.static(density=0.2), dtype=torch.float32)
+    train(model, optimizer, 2, shape=IMAGE)
+    x, now = batch(0, IMAGE, size)[0], [0.0]
+    costs = {nn.Conv2d: 3.0, nn.Linear: 1.0, PackedConv2d: 2.0, PackedLinear: 2.0}
+
+    def spend(module, _args, _output):
+        now[0] += costs.get(type(module), 0.0)
+
+    monkeypatch.setattr("rewire.inference.time.perf_counter", lambda: now[0])
+    hook = nn.modules.module.register_module_forward_hook(spend)
+    try:
+        fast = rewire.pack(model, x, measure=True)
+    finally:
+        hook.remove()
+    assert [type(layer) for layer in packed_layers(fast)] == [PackedConv2d, PackedConv2d]
+    torch.testing.assert_close(fast(x), model.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_without_any_weight_is_packed():
+    model = vgg().eval()
+    model[4].weight.data.zero_()
+    x = batch(0, IMAGE)[0]
+    torch.testing.assert_close(rewire.pack(model, densest=1.0)(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_cannot_be_traced_is_packed_without_fusing():

@@ -51,16 +51,7 @@ def sparsify(
     """
     _refuse_wrong_types(model, optimizer, method, init)
     kind = choose("store", store, STORES)
-    missing = method.signals - kind.supplies
-    if missing:
-        raise ValueError(
-            f"the method reads {', '.join(s.value for s in missing)}, which the {store} store cannot supply"
-        )
-    if kind is PackedStore and isinstance(optimizer, WHOLE):
-        raise ValueError(
-            f"{type(optimizer).__name__} needs whole weights, and the packed store holds only those that exist: "
-            "use store='masked'"
-        )
+    _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
     _refuse_wrong_state(found, optimizer)
@@ -92,6 +83,21 @@ def _refuse_wrong_types(model: object, optimizer: object, method: object, init: 
             raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
     if init not in (None, "fan_in"):
         raise ValueError(f"init must be None or 'fan_in', not {init!r}")
+
+
+def _refuse_what_a_store_lacks(
+    kind: type[MaskedStore] | type[PackedStore], method: Method, optimizer: torch.optim.Optimizer
+) -> None:
+    missing = method.signals - kind.supplies
+    if missing:
+        raise ValueError(
+            f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
+        )
+    if kind is PackedStore and isinstance(optimizer, WHOLE):
+        raise ValueError(
+            f"{type(optimizer).__name__} needs whole weights, and the packed store holds only those that exist: "
+            "use store='masked'"
+        )
 
 
 def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:

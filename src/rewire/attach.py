@@ -51,7 +51,7 @@ def sparsify(
     """
     _refuse_wrong_types(model, optimizer, method, init)
     kind = choose("store", store, STORES)
-    _refuse_wrong_store(store, method, optimizer)
+    _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
     _refuse_wrong_state(found, optimizer)
@@ -85,12 +85,13 @@ def _refuse_wrong_types(model: object, optimizer: object, method: object, init: 
         raise ValueError(f"init must be None or 'fan_in', not {init!r}")
 
 
-def _refuse_wrong_store(store: str, method: Method, optimizer: torch.optim.Optimizer) -> None:
-    kind = STORES[store]
+def _refuse_what_a_store_lacks(
+    kind: type[MaskedStore] | type[PackedStore], method: Method, optimizer: torch.optim.Optimizer
+) -> None:
     missing = method.signals - kind.supplies
     if missing:
         raise ValueError(
-            f"the method reads {', '.join(s.value for s in missing)}, which the {store} store cannot supply"
+            f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
         )
     if kind is PackedStore and isinstance(optimizer, WHOLE):
         raise ValueError(

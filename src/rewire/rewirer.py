@@ -190,6 +190,7 @@ class Rewirer:
         if not self._met:
             self._met = True
             self.peers = meet(self.peers, self.model, self.layers, self._introduction())
+        self.store.refresh()
         self._check_after_loading()
         if self.check_signal:
             self.check_signal = False
@@ -293,7 +294,6 @@ class Rewirer:
 
     def _check_after_loading(self) -> None:
         if self.expected is not None:
-            self.store.recount()
             compare_masks(self.layers, self.expected, self.store.ranks)
             self.expected = None
 

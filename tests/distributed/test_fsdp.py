@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tests.distributed.ranks import run
 from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -193,6 +194,17 @@ def mixed_precision():
     return rewirer.state_dict()["masks"]
 
 
+def only_the_model_is_loaded():
+    """Counts are those of the masks that were loaded, from the next step on."""
+    model, optimizer, rewirer = sparse("ggr", "fsdp", every=1)
+    step(model, optimizer, 0)
+    other, other_optimizer, loaded = sparse("ggr", "fsdp", every=5)
+    set_model_state_dict(other, get_model_state_dict(model))
+    step(other, other_optimizer, 0)
+    counts = [layer.nnz for layer in rewirer.layers]
+    assert [layer.nnz for layer in loaded.layers] == counts != [layer.nnz for layer in sparse("ggr")[2].layers]
+
+
 def _status(what):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
@@ -283,6 +295,7 @@ def refusals():
 
 
 def two_ranks():
+    only_the_model_is_loaded()
     return candidates_do_not_travel(), refusals(), peak(), mixed_precision()
 
 

@@ -12,6 +12,7 @@ VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
     "dsr": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=0.05)}}),
     "deepr": ("deepr", {"every": 1}),
     "ggr by gradient, scaled": ("ggr", {"growth": "gradient", "parts": {"allocate": rewire.GlobalTop(scale="layer")}}),
+    "connected and redrawn": ("ggr", {"start": "connected-erk", "init": "fan_in"}),
     "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),
     "network-wide snfs": ("snfs", {"parts": {"drop": rewire.Lowest(scope="network")}}),
     "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=9.0)}}),

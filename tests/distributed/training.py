@@ -49,15 +49,15 @@ def optimize(model):
     return torch.optim.SGD(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-4)
 
 
-def sparse(name, how="alone", wrap=lambda model: model, optimizer=optimize, **settings):
+def sparse(name, how="alone", optimizer=optimize, init=None, **settings):
     """A model, its optimizer and its rewirer: alone, in ``ddp`` before or after sparsify, or in ``fsdp``."""
-    model, method = wrap(network()), make(name, **settings)
+    model, method = network(), make(name, **settings)
     if how == "fsdp":
         fully_shard(model)
     if how == "wrapped first":
         model = DistributedDataParallel(model)
     made = optimizer(model)
-    rewirer = rewire.sparsify(model, made, method, seed=5)
+    rewirer = rewire.sparsify(model, made, method, init=init, seed=5)
     if how == "wrapped last":
         model = DistributedDataParallel(model)
     return model, made, rewirer

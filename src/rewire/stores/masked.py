@@ -119,6 +119,11 @@ class MaskedStore:
                 layer.apply(edit, self.optimizer)
         self.recount()
 
+    def refresh(self) -> None:
+        """Count anew if something was loaded, as it is on all ranks or on none."""
+        if self.ranks is not ALONE and any(layer.is_distrusted for layer in self.layers):
+            self.recount()
+
     def recount(self) -> None:
         """Let the ranks tell each other how many weights of each layer they hold. All of them must ask."""
         if self.ranks is not ALONE:

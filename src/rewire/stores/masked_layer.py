@@ -176,6 +176,11 @@ class MaskedLayer:
         """Something was loaded: put in order before the next step."""
         self._in_order = None
 
+    @property
+    def is_distrusted(self) -> bool:
+        """Whether something was loaded since it was last put in order."""
+        return self._in_order is None
+
     def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
         """Move weight, mask, gradient and optimizer state to the new topology."""
         drop, grow = self.place(edit.drop), self.place(edit.grow)

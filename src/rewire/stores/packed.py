@@ -251,6 +251,9 @@ class PackedStore:
                 layer.apply(edits[index], self.optimizer)
         self._masked.apply([edit for index, edit in enumerate(edits) if index not in self._packed])
 
+    def refresh(self) -> None:
+        """Nothing is held elsewhere."""
+
     def recount(self) -> None:
         """Nothing is held elsewhere."""
 

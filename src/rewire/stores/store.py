@@ -71,7 +71,10 @@ class Store(Protocol):
         """Move weights, gradients and optimizer state to the new topology."""
 
     def recount(self) -> None:
-        """Learn how many weights of each layer the ranks hold together, after something was loaded."""
+        """Learn how many weights of each layer the ranks hold together."""
+
+    def refresh(self) -> None:
+        """The same, if something was loaded since the last step."""
 
     def remove(self) -> None:
         """Detach from the model."""

@@ -1,7 +1,7 @@
 """What each command of ``rewire`` does."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from rewire.choose import choose
+from rewire.extras import need
 from rewire.lab import cli, shipping
 from rewire.lab.data import DATASETS, fetch
 from rewire.lab.display import Display
-from rewire.lab.engines.local import run_all
+from rewire.lab.engines import local
+from rewire.lab.engines.work import Listen, Outcome
 from rewire.lab.environment import environment
 from rewire.lab.experiments import runs_of
 from rewire.lab.render import to_rich
 from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
+from rewire.lab.run import Run
 from rewire.lab.tables import tables
 from rewire.lab.train import Place
 from rewire.lab.train import train as carry_out
@@ -73,9 +76,7 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
     runs = [replace(run, store=command.store) for run in runs_of(command.name, command.scale)]
-    _refuse_device(command.device)
-    if command.workers < 1:
-        raise ValueError(f"--workers must be at least 1, not {command.workers}")
+    carry_out_all, workers = _engine(command, len(runs))
     directory = command.out or cli.RUNS / f"{command.name}-{command.scale}"
     about = {
         "experiment": command.name,
@@ -91,8 +92,8 @@ def sweep(command: "cli.Sweep", words: str) -> None:
     place = Place(command.device, command.data_dir, command.tensorboard)
     failed: dict[str, str] = {}
     if waiting:
-        with Display(runs, command.workers, done, console) as display:
-            outcome = run_all(waiting, directory, workers=command.workers, place=place, listen=display.listen)
+        with Display(runs, workers, done, console) as display:
+            outcome = carry_out_all(waiting, directory, place, display.listen)
         failed = {key: why for key, why in outcome.items() if why is not None}
     show_report(directory, None, only=TABLES[command.name])
     if failed:
@@ -100,6 +101,31 @@ def sweep(command: "cli.Sweep", words: str) -> None:
         trace = directory / first / "error.json"
         shown = read_json(trace)["traceback"] if trace.exists() else failed[first]
         raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the first one, {directory / first}:\n{shown}")
+
+
+def _engine(command: "cli.Sweep", runs: int) -> tuple[Callable[[Sequence[Run], Path, Place, Listen], Outcome], int]:
+    """Who carries the runs out, and how many at once."""
+    if command.workers < 1:
+        raise ValueError(f"--workers must be at least 1, not {command.workers}")
+    if command.engine == "local":
+        if command.address is not None or command.gpus is not None:
+            raise ValueError("--address and --gpus are for --engine ray; the local engine uses this machine")
+        _refuse_device(command.device)
+        return lambda waiting, directory, place, listen: local.run_all(
+            waiting, directory, workers=command.workers, place=place, listen=listen
+        ), command.workers
+    need("ray", "ray")
+    from rewire.lab.engines import ray
+
+    if command.device.startswith("cuda:"):
+        raise ValueError(f"Ray hands out the GPUs itself: --device cuda, not {command.device}")
+    if command.address is None:
+        _refuse_device(command.device)
+    gpus = command.gpus if command.gpus is not None else float(command.device == "cuda")
+    resources = ray.Resources(command.address, command.workers, command.cpus, gpus)
+    return lambda waiting, directory, place, listen: ray.run_all(
+        waiting, directory, resources=resources, place=place, listen=listen
+    ), ray.slots(resources, runs)
 
 
 def report(command: "cli.Report", words: str) -> None:

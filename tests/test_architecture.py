@@ -32,6 +32,8 @@ FLOORS = [
     ["attach"],
     ["analysis.flops", "analysis.dead_units", "analysis.overlap", "extras", "plain", "resize"],
     ["analysis.density", "export", "inference"],
+    ["integrations.attachment"],
+    ["integrations.lightning", "integrations.transformers"],
     ["shrinking.values"],
     ["shrinking.graph"],
     ["shrinking.rules"],
@@ -61,7 +63,7 @@ def imports(path):
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
                 [inner]
-                if inner not in ("", "analysis", "kernels", "lab", "parts", "shrinking", "stores")
+                if inner not in ("", "analysis", "integrations", "kernels", "lab", "parts", "shrinking", "stores")
                 else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 

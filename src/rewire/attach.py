@@ -15,6 +15,7 @@ from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.stores.flat import is_expanded
 from rewire.stores.masked import MaskedStore
 from rewire.stores.modules import MASK, POSITIONS
+from rewire.stores.optimizer import inner, refuse_foreign
 from rewire.stores.packed import PackedStore
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {"masked": MaskedStore, "packed": PackedStore}
@@ -47,6 +48,7 @@ def sparsify(
     10
     """
     _refuse_wrong_types(model, optimizer, method, init)
+    optimizer = inner(optimizer)
     kind = choose("store", store, STORES)
     missing = method.signals - kind.supplies
     if missing:
@@ -94,13 +96,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    foreign = [one.spec.name for one in found if id(one.parameter) not in held]
-    if foreign:
-        raise ValueError(
-            f"the optimizer does not hold the weight of {', '.join(foreign)}: "
-            "build it from model.parameters(), or leave those layers out with exclude="
-        )
+    refuse_foreign(optimizer, {one.spec.name: one.parameter for one in found})
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from rewire.checkpoint import FORMAT, checksum, compare_masks, history_from, history_state, refuse_other
 from rewire.layer import Captured, Context, Signal
 from rewire.method import Method, Rewiring, budget, capture, rewire
 from rewire.select import conv_and_linear
+from rewire.stores.optimizer import inner
 from rewire.stores.store import Store, StoredLayer
 from rewire.table import table
 from rewire.topology import Edit
@@ -45,10 +47,8 @@ class Rewirer:
         self._told: set[str] = set()
         if Signal.MOMENTUM in method.signals:
             store.track_momentum()
-        self._hooks = [
-            store.optimizer.register_step_pre_hook(self._before_step),
-            store.optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._hooks: list[RemovableHandle] = []
+        self.follow(store.optimizer)
         self._look_ahead()
 
     # What users ask about.
@@ -74,6 +74,11 @@ class Rewirer:
         self._settle()
         return self._steps
 
+    @property
+    def removed(self) -> bool:
+        """Whether it was detached, and the model is a plain one again."""
+        return not self._hooks
+
     def __deepcopy__(self, memo: object) -> "Rewirer":
         raise TypeError(
             "a Rewirer cannot be copied: its hooks sit on one model and one optimizer. Build a second model and "
@@ -81,7 +86,7 @@ class Rewirer:
         )
 
     def __repr__(self) -> str:
-        if not self._hooks:
+        if self.removed:
             return "Rewirer (removed)"
         return table(self.store, self.method, self.step, self.left_out)
 
@@ -116,9 +121,20 @@ class Rewirer:
         self._steps, self._skipped = state["step"], None
         self._look_ahead()
 
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
+        self._settle()
+        self.store.follow(optimizer := inner(optimizer))
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
-        if self._hooks:
+        if not self.removed:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []

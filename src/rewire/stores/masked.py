@@ -16,7 +16,7 @@ from rewire.layer import LayerSpec, Signal
 from rewire.select import Found
 from rewire.stores.flat import count, is_expanded, is_finite, put, take, top_where_off, where_true
 from rewire.stores.modules import MASK, POSITIONS
-from rewire.stores.optimizer import follows_shape, forget, state_tensors
+from rewire.stores.optimizer import follows_shape, forget, refuse_foreign, state_tensors
 from rewire.topology import Edit, Top
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
@@ -182,8 +182,19 @@ class MaskedStore:
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_from_packed))
             self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
-            self._hooks.append(optimizer.register_load_state_dict_post_hook(layer.distrust))
+        self._loading: list[RemovableHandle] = []
+        self.follow(optimizer)
         self._put_in_order()
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the state of this optimizer from now on."""
+        refuse_foreign(optimizer, {layer.name: layer.parameter for layer in self.layers})
+        for hook in self._loading:
+            hook.remove()
+        self.optimizer, self._enforce = optimizer, None
+        self._loading = [optimizer.register_load_state_dict_post_hook(layer.distrust) for layer in self.layers]
+        for layer in self.layers:
+            layer.distrust()
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
@@ -259,7 +270,7 @@ class MaskedStore:
 
     def remove(self) -> None:
         """Detach from the model: plain parameters, with zeros where no weight was."""
-        for hook in self._hooks:
+        for hook in self._hooks + self._loading:
             hook.remove()
         for layer in self.layers:
             release(layer.module)

@@ -1,7 +1,7 @@
 """Runs on a Ray cluster, or on a Ray of this machine's own: every run is a task with the resources it asks for.
 
 A task whose worker or node is lost is submitted again and resumes from the run's checkpoint, on any node; that is why
-the folder of results must be one that all nodes see. Stopping cancels what is under way and loses no more than its epoch.
+the folder of results must be one that all nodes see. Stopping cancels what is under way and loses an epoch at most.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the callbacks share: a rewirer that is made when a trainer is ready for it, and follows the trainer's optimizers.
+"""What the callbacks share: a rewirer that is made when a trainer is ready for it, and follows its optimizers.
 
 Trainers load a checkpoint's weights before they have an optimizer, and the masks must exist by then. So a model may be
 made sparse under an optimizer that never steps; the rewirer turns to the real one as soon as there is one.

@@ -65,8 +65,8 @@ class Rewire(TrainerCallback):
             raise ValueError("the trainer has no optimizer, so nothing can be rewired")
         if state.global_step > 0 and not (self._restored and self._attachment.holds(model)):
             raise ValueError(
-                f"training resumes at step {state.global_step}, but no masks were loaded: either the checkpoint is of a "
-                "training without Rewire, or the callback came too late. Give it to the trainer when that is built "
+                f"training resumes at step {state.global_step}, but no masks were loaded: either the checkpoint is of "
+                "a training without Rewire, or the callback came too late. Give it to the trainer when that is built "
                 "(callbacks=[...]), with a model and not with model_init"
             )
         self._attachment.attach(model, optimizer)

@@ -12,6 +12,7 @@ class ListLayer:
     def __init__(self, weight, grad=None, momentum=None, sign=None, name="layer", frozen=False):
         self.name, self.shape, self.frozen = name, torch.Size([len(weight)]), frozen
         self._active = torch.tensor([i for i, w in enumerate(weight) if w is not None], dtype=torch.int64)
+        self.nnz, self.span = len(self._active), range(len(weight))
         empty = [0.0] * len(weight)
         self._signals = {
             Signal.WEIGHT: torch.tensor([w or 0.0 for w in weight], dtype=torch.float64),

@@ -18,19 +18,23 @@ FLOORS = [
     ["choose", "topology", "kernels.build", "kernels.geometry"],
     ["kernels.library", "kernels.plan", "kernels.reference"],
     ["kernels.ops", "kernels.maps"],
+    ["ranks"],
     ["layer"],
     ["select", "parts.start", "parts.drop", "parts.allocate", "parts.grow", "parts.schedule"],
     ["method"],
     ["methods", "reachability"],
-    ["stores.flat"],
+    ["stores.flat", "stores.shards"],
     ["stores.optimizer"],
     ["stores.modules", "stores.store"],
+    ["stores.masked_layer"],
     ["stores.masked"],
     ["stores.packed"],
-    ["checkpoint", "table"],
+    ["checkpoint", "table", "distributed.group"],
+    ["distributed.shards"],
+    ["distributed.peers"],
     ["rewirer"],
-    ["attach"],
-    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "extras", "plain", "resize"],
+    ["attach", "distributed.saving"],
+    ["analysis.flops", "analysis.dead_units", "analysis.overlap", "analysis.scale", "extras", "plain", "resize"],
     ["analysis.density", "export", "inference"],
     ["integrations.attachment"],
     ["integrations.lightning", "integrations.transformers"],
@@ -43,6 +47,7 @@ FLOORS = [
     ["shrinking.shrink"],
     ["lab"],
 ]
+FOLDERS = ("", "analysis", "distributed", "integrations", "kernels", "lab", "parts", "shrinking", "stores")
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
 
 
@@ -62,9 +67,7 @@ def imports(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rewire":
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
-                [inner]
-                if inner not in ("", "analysis", "integrations", "kernels", "lab", "parts", "shrinking", "stores")
-                else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
+                [inner] if inner not in FOLDERS else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire.choose import choose
+from rewire.distributed.peers import Introduction, peers_of, refuse_packed
 from rewire.layer import Context
 from rewire.method import Method, Rewiring
 from rewire.reachability import cut_layers
@@ -48,22 +49,27 @@ def sparsify(
     10
     """
     _refuse_wrong_types(model, optimizer, method, init)
-    optimizer = inner(optimizer)
     kind = choose("store", store, STORES)
     missing = method.signals - kind.supplies
     if missing:
         raise ValueError(
             f"the method reads {', '.join(s.value for s in missing)}, which the {store} store cannot supply"
         )
-    model = unwrap(model)
+    wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    _refuse_wrong_state(found, optimizer)
+    _refuse_wrong_state(found, optimizer := inner(optimizer))
+    peers = peers_of(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
+    if peers.others:
+        if store == "packed":
+            refuse_packed()
+        peers.introduce(Introduction.of(method, seed, store, [one.spec for one in found]))
     context = Context(seed=seed)
     active = method.start([one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
-    rewirer = Rewirer(model, kind(model, found, active, drawn, optimizer), method, seed, left_out, on_rewire)
+    held = kind(model, found, active, drawn, optimizer, peers.ranks)
+    rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rewire.method import Method, Rewiring
+from rewire.ranks import Ranks, total
 from rewire.stores.store import StoredLayer
 
 FORMAT = 1
@@ -30,9 +31,10 @@ def history_from(state: dict[str, Any]) -> list[Rewiring]:
     ]
 
 
-def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int]) -> None:
+def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int], ranks: Ranks) -> None:
     """Raise if the model's masks are not those that the loaded state was saved with."""
-    other = [one.name for one, want in zip(layers, expected, strict=True) if checksum(one.active()) != want]
+    found = checksums(layers, ranks)
+    other = [one.name for one, have, want in zip(layers, found, expected, strict=True) if have != want]
     if other:
         raise RuntimeError(
             f"the rewirer's state was loaded, but the masks of {', '.join(other)} are not those it was saved with: "
@@ -48,6 +50,25 @@ def checksum(positions: Tensor) -> int:
     """
     mixed = (positions + 1) * 0x9E3779B97F4A7C1  # wraps around, the same on every device
     return int((mixed ^ (mixed >> 29)).sum())
+
+
+def checksums(layers: Sequence[StoredLayer], ranks: Ranks) -> list[int]:
+    """The checksum of each layer's topology: a sum, so that it is the same however the layer is sharded."""
+    sums = total(ranks, (checksum(layer.active()) for layer in layers))
+    return [(one + (1 << 63)) % (1 << 64) - (1 << 63) for one in sums]
+
+
+def is_rehearsal(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
+    """Whether a step is none of the training.
+
+    ``torch.distributed.checkpoint`` steps a fresh optimizer once, with rates and gradients of zero, to see what state
+    it will have.
+    """
+    rates = [group.get("lr", 1.0) for group in optimizer.param_groups]
+    waits = any(isinstance(rate, Tensor) and rate.device.type != "cpu" for rate in rates)
+    if optimizer.state or waits or any(map(float, rates)) or any(one.parameter.grad is None for one in layers):
+        return False
+    return not any(total(ranks, [int(not layer.is_silent()) for layer in layers]))
 
 
 def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[StoredLayer]) -> None:

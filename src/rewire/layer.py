@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rewire.ranks import ALONE, Ranks, total
 from rewire.topology import Edit, Top, merge
 
 
@@ -27,7 +28,7 @@ class Signal(Enum):
 
 
 class Layer(Protocol):
-    """Read-only view of one sparse weight."""
+    """Read-only view of one sparse weight: counts of the whole of it, positions and values of what is held here."""
 
     @property
     def name(self) -> str: ...
@@ -36,6 +37,14 @@ class Layer(Protocol):
     @property
     def frozen(self) -> bool:
         """Counted in the budget, but neither dropped from nor grown into."""
+
+    @property
+    def nnz(self) -> int:
+        """How many weights are active."""
+
+    @property
+    def span(self) -> range:
+        """The flat positions that this process holds: all of them, unless the layer is sharded."""
 
     def active(self) -> Tensor:
         """The flat positions of the active weights: ``(nnz,)`` int64, sorted."""
@@ -64,22 +73,18 @@ class LayerSpec:
 
 @dataclass
 class Context:
-    """What a rewiring knows besides the layers: the step, the seed and the method's memory."""
+    """What a rewiring knows besides the layers: the step, the seed, the method's memory and who else takes part."""
 
     step: int = 0
     seed: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
+    ranks: Ranks = ALONE
 
     def generator(self, purpose: str, layer: int) -> torch.Generator:
         """A fresh generator for one purpose in one layer at this step: ranks agree and a resumed run draws alike."""
         key = f"{self.seed}/{self.step}/{layer}/{purpose}".encode()
         digest = hashlib.blake2b(key, digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-
-
-def nnz(layer: Layer) -> int:
-    """How many weights are active."""
-    return len(layer.active())
 
 
 def numel(layer: Layer) -> int:
@@ -89,18 +94,25 @@ def numel(layer: Layer) -> int:
 
 def spare(layer: Layer) -> int:
     """How many weights a layer can lose: a layer keeps its last one."""
-    return 0 if layer.frozen else max(nnz(layer) - 1, 0)
+    return 0 if layer.frozen else max(layer.nnz - 1, 0)
 
 
 class Edited:
     """A layer as it will be after a drop: a pure look-ahead, nothing is written.
 
-    ``regrow`` tells whether the just-dropped positions are candidates for growth.
+    ``regrow`` tells whether the just-dropped positions are candidates for growth. ``lost`` is how many are dropped on
+    all ranks.
     """
 
-    def __init__(self, base: Layer, drop: Tensor, index: int, regrow: bool = True) -> None:
+    def __init__(self, base: Layer, drop: Tensor, index: int, regrow: bool = True, lost: int | None = None) -> None:
         self.base, self.drop, self.index, self.regrow = base, drop, index, regrow
-        self.name, self.shape, self.frozen = base.name, base.shape, base.frozen
+        self.name, self.shape, self.frozen, self.span = base.name, base.shape, base.frozen, base.span
+        self.lost = len(drop) if lost is None else lost
+
+    @property
+    def nnz(self) -> int:
+        """How many weights survive."""
+        return self.base.nnz - self.lost
 
     @cached_property
     def _kept(self) -> Tensor:
@@ -124,7 +136,7 @@ class Edited:
     @property
     def room(self) -> int:
         """How many weights can be grown."""
-        return 0 if self.frozen else numel(self) - len(self.occupied())
+        return 0 if self.frozen else numel(self) - (self.nnz if self.regrow else self.base.nnz)
 
     def read(self, signal: Signal) -> Tensor:
         """The signal at the surviving positions."""
@@ -142,7 +154,9 @@ class Edited:
         return Top(values[order], positions).strongest(k)
 
 
-def strongest(layers: Sequence[Layer], signal: Signal, k: int, scales: Sequence[float] | None = None) -> list[Top]:
+def strongest(
+    layers: Sequence[Layer], signal: Signal, k: int, scales: Sequence[float] | None = None, ranks: Ranks = ALONE
+) -> list[Top]:
     """The ``k`` largest ``|signal|`` at the inactive positions of all layers, as one list per layer.
 
     Streaming: layer by layer, keeping the k largest seen so far, whose smallest is the floor below which the next layer
@@ -161,7 +175,27 @@ def strongest(layers: Sequence[Layer], signal: Signal, k: int, scales: Sequence[
             best = merge([found[j] for j in seen], k, [scales[j] for j in seen])
             floor = min(float(t.values.min()) / scales[j] for j, t in zip(seen, best, strict=True) if len(t))
             found = dict(zip(seen, best, strict=True))
-    return merge([found[i] for i in range(len(layers))], k, scales)
+    return ranks.merge([found[i] for i in range(len(layers))], k, scales)
+
+
+def means(layers: Sequence[Layer], signal: Signal, ranks: Ranks) -> list[float]:
+    """The mean ``|signal|`` of the active weights of each layer.
+
+    Summed as whole multiples of a power of two, as fine as fits: the result does not depend on who adds what.
+    """
+    sizes = [layer.read(signal).abs() for layer in layers]
+    exponents = [math.frexp(float(one.max()))[1] if len(one) else -(1 << 20) for one in sizes]
+    shared = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
+    shifts = [62 - layer.nnz.bit_length() - most for layer, most in zip(layers, shared, strict=True)]
+    wide = [one.to(torch.promote_types(one.dtype, torch.float32)) for one in sizes]
+    sums = total(ranks, (_whole(one, shift) for one, shift in zip(wide, shifts, strict=True)))
+    return [math.ldexp(s / max(layer.nnz, 1), -shift) for s, layer, shift in zip(sums, layers, shifts, strict=True)]
+
+
+def _whole(values: Tensor, shift: int) -> int:
+    """The sum of ``values * 2**shift``, each rounded; in two steps, because the factor alone may be out of range."""
+    half = shift // 2
+    return int((values * 2.0**half * 2.0 ** (shift - half)).round().long().sum()) if len(values) else 0
 
 
 class Captured:
@@ -173,7 +207,8 @@ class Captured:
 
     def __init__(self, base: Layer, signals: frozenset[Signal]) -> None:
         self.base = base
-        self.name, self.shape, self.frozen = base.name, base.shape, base.frozen
+        self.name, self.shape, self.frozen, self.span = base.name, base.shape, base.frozen, base.span
+        self.nnz = base.nnz
         self._active = base.active()
         self._taken = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
         self._top: Top | None = None

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from rewire.layer import Captured, Context, Edited, Layer, Signal, nnz, no_edit, numel, spare
+from rewire.layer import Captured, Context, Edited, Layer, Signal, no_edit, numel, spare
 from rewire.parts.allocate import Allocate, GlobalTop
 from rewire.parts.drop import Drop
 from rewire.parts.grow import Birth, Grow
 from rewire.parts.schedule import Curve, Schedule
 from rewire.parts.start import Start
+from rewire.ranks import Ranks, before, total
 from rewire.topology import Edit
 
 
@@ -83,18 +85,23 @@ def rewire(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Edit] 
     if moved == 0:
         return [no_edit(layer) for layer in layers]
     dropped = method.drop(layers, moved, ctx)
-    after = _edited(layers, dropped, method.regrow_dropped)
-    missing = max(budget(method, layers, ctx.step) - sum(map(nnz, after)), 0)
+    after = _edited(layers, dropped, total(ctx.ranks, map(len, dropped)), method.regrow_dropped)
+    missing = max(budget(method, layers, ctx.step) - sum(layer.nnz for layer in after), 0)
     if missing > sum(layer.room for layer in after):  # almost dense: there is no other place than where they were
-        after = _edited(layers, dropped, regrow=True)
+        after = _edited(layers, dropped, [layer.lost for layer in after], regrow=True)
     counts = method.allocate(layers, after, missing, ctx)
     grown = [method.grow(layer, k, ctx) for layer, k in zip(after, counts, strict=True)]
-    return [Edit(a.drop, g, method.birth(len(g), a, ctx)) for a, g in zip(after, grown, strict=True)]
+    born = [method.birth(k, layer, ctx) for layer, k in zip(after, counts, strict=True)]
+    first = before(ctx.ranks, map(len, grown))  # every rank draws all values and takes those of its own positions
+    return [
+        Edit(layer.drop, grow, values[at : at + len(grow)])
+        for layer, grow, values, at in zip(after, grown, born, first, strict=True)
+    ]
 
 
-def _edited(layers: Sequence[Layer], dropped: Sequence[Tensor], regrow: bool) -> list[Edited]:
-    pairs = enumerate(zip(layers, dropped, strict=True))
-    return [Edited(layer, drop, index, regrow) for index, (layer, drop) in pairs]
+def _edited(layers: Sequence[Layer], dropped: Sequence[Tensor], lost: Sequence[int], regrow: bool) -> list[Edited]:
+    triples = enumerate(zip(layers, dropped, lost, strict=True))
+    return [Edited(layer, drop, index, regrow, count) for index, (layer, drop, count) in triples]
 
 
 def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captured]:
@@ -107,10 +114,10 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
     if not moved or Signal.GRAD not in method.ranks:
         return views
     lost = method.drop.most(views, moved)
-    room = [numel(v) - nnz(v) + (k if method.regrow_dropped else 0) for v, k in zip(views, lost, strict=True)]
+    room = [numel(v) - v.nnz + (k if method.regrow_dropped else 0) for v, k in zip(views, lost, strict=True)]
     limits = method.allocate.most(lost, room)
     if isinstance(method.allocate, GlobalTop) and method.allocate.signal is Signal.GRAD:
-        found = method.allocate.rank(views, views, sum(lost))
+        found = method.allocate.rank(views, views, sum(lost), ctx)
     else:
         found = [view.top_inactive(Signal.GRAD, k) for view, k in zip(views, limits, strict=True)]
     for view, one, limit in zip(views, found, limits, strict=True):
@@ -123,6 +130,14 @@ def _to_drop(method: Method, layers: Sequence[Layer], ctx: Context) -> int | Non
     fraction = method.schedule(ctx.step)
     if fraction is None:
         return None
-    alive, target = sum(map(nnz, layers)), budget(method, layers, ctx.step)
+    alive, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
     excess = max(alive - target, 0)
     return min(excess + round(fraction * min(alive, target)), sum(map(spare, layers)))
+
+
+def counts(edits: Sequence[Edit], ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
+    """How many were dropped, grown, and dropped and grown again, by layer and over all ranks."""
+    regrown = torch.stack([torch.isin(edit.grow, edit.drop).sum().cpu() for edit in edits]).tolist()
+    found = total(ranks, [*(len(edit.drop) for edit in edits), *(len(edit.grow) for edit in edits), *regrown])
+    size = len(edits)
+    return found[:size], found[size : 2 * size], found[2 * size :]

@@ -8,14 +8,25 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire.checkpoint import FORMAT, checksum, compare_masks, history_from, history_state, refuse_other
+from rewire.checkpoint import (
+    FORMAT,
+    checksums,
+    compare_masks,
+    history_from,
+    history_state,
+    is_rehearsal,
+    refuse_other,
+)
+from rewire.distributed.group import Traffic
+from rewire.distributed.peers import Introduction, Peers, meet
 from rewire.layer import Captured, Context, Signal
-from rewire.method import Method, Rewiring, budget, capture, rewire
+from rewire.method import Method, Rewiring, budget, capture, counts, rewire
+from rewire.ranks import Ranks, total
 from rewire.select import conv_and_linear
 from rewire.stores.optimizer import inner
+from rewire.stores.shards import copy_into, is_sharded
 from rewire.stores.store import Store, StoredLayer
 from rewire.table import table
-from rewire.topology import Edit
 
 
 class Rewirer:
@@ -32,21 +43,26 @@ class Rewirer:
         seed: int,
         left_out: dict[str, str],
         on_rewire: Callable[[Rewiring], None] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.model, self.store, self.method, self.seed = model, store, method, seed
         self.left_out = left_out  # Conv and Linear weights that are not sparse, with the reason
         self.on_rewire = on_rewire
         self.history: list[Rewiring] = []
         self.memory: dict[str, Any] = {}
+        self.peers = Peers() if peers is None else peers  # the other ranks, if any are known yet
         self.expected: list[int] | None = None  # checksums that the masks must have at the next step, after loading
         self.check_signal = False  # whether to look for a network without any gradient at the next step
         self.due: int | None = None  # a rewiring that was scheduled for this step and has not happened yet
         self._steps = 0  # completed, or more by those in _skipped
         self._skipped: torch.Tensor | None = None  # steps that a fused optimizer skipped on the device, not yet counted
         self._views: list[Captured] | None = None
+        self._rehearsal = False  # whether the step under way is none of the training
         self._told: set[str] = set()
+        self._met = self.peers.others  # whether the other ranks were looked for, and agree
         if Signal.MOMENTUM in method.signals:
             store.track_momentum()
+        self.removed = False  # whether it was detached, and the model is a plain one again
         self._hooks: list[RemovableHandle] = []
         self.follow(store.optimizer)
         self._look_ahead()
@@ -75,9 +91,9 @@ class Rewirer:
         return self._steps
 
     @property
-    def removed(self) -> bool:
-        """Whether it was detached, and the model is a plain one again."""
-        return not self._hooks
+    def traffic(self) -> Traffic:
+        """How often rewirings met the other ranks so far, and the bytes that this process sent them."""
+        return self.peers.traffic
 
     def __deepcopy__(self, memo: object) -> "Rewirer":
         raise TypeError(
@@ -91,14 +107,17 @@ class Rewirer:
         return table(self.store, self.method, self.step, self.left_out)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``."""
+        """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.
+
+        If the model is sharded, all ranks must ask.
+        """
         return {
             "format": FORMAT,
             "method": repr(self.method),
             "store": self.store.name,
             "seed": self.seed,
             "layers": {layer.name: list(layer.shape) for layer in self.layers},
-            "masks": [checksum(layer.active()) for layer in self.layers],
+            "masks": checksums(self.layers, self.store.ranks),
             "step": self.step,
             "due": self.due,
             "memory": dict(self.memory),
@@ -114,11 +133,12 @@ class Rewirer:
         refuse_other(state, self.method, self.store.name, self.layers)
         for layer in self.layers:
             if layer.average is not None:
-                layer.average.copy_(state["averages"][layer.name])
+                copy_into(layer.average, state["averages"][layer.name], layer.span)
         self.seed, self.memory, self.due = state["seed"], dict(state["memory"]), state["due"]
         self.history = history_from(state["history"])
         self.expected, self.check_signal = list(state["masks"]), False
-        self._steps, self._skipped = state["step"], None
+        self._steps, self._skipped, self._met = state["step"], None, False
+        self.store.recount()
         self._look_ahead()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
@@ -135,15 +155,17 @@ class Rewirer:
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
         if not self.removed:
+            self.removed = True
             for hook in self._hooks:
                 hook.remove()
-            self._hooks = []
             self.store.remove()
 
     # What happens at an optimizer step.
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._views = None
+        self._views, self._rehearsal = None, is_rehearsal(optimizer, self.layers, self.store.ranks)
+        if self._rehearsal:
+            return None
         found_inf = getattr(optimizer, "found_inf", None)  # set by GradScaler for optimizers that skip on the device
         if found_inf is not None:
             now = found_inf.detach().clamp(max=1)
@@ -176,10 +198,13 @@ class Rewirer:
     @torch.no_grad()
     def _gradients_are_ready(self) -> None:
         """Take what the rewiring will need, then leave only the active gradients to the optimizer."""
+        if not self._met:
+            self._met = True
+            self.peers = meet(self.peers, self.model, self.layers, self._introduction())
         self._check_after_loading()
         if self.check_signal:
             self.check_signal = False
-            _warn_if_silent(self.layers)
+            _warn_if_silent(self.layers, self.store.ranks)
         if self._is_due(self._steps + 1):
             self._settle()
             due = self._is_due(self._steps + 1)
@@ -190,6 +215,8 @@ class Rewirer:
 
     @torch.no_grad()
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._rehearsal:
+            return
         self.store.after_step(look=self._views is not None)
         self._steps += 1
         due = self._is_due(self._steps)
@@ -206,20 +233,26 @@ class Rewirer:
         assert edits is not None
         self.due = None
         fraction = self.method.schedule(due) or 0.0
-        if not any(len(edit.drop) or len(edit.grow) for edit in edits):
+        record = Rewiring(self._steps, fraction, *counts(edits, self.store.ranks))
+        if not any(record.dropped) and not any(record.grown):
             return
         self.store.apply(edits)
         target = budget(self.method, self.layers, due)
         assert self.nnz == target or any(layer.frozen for layer in self.layers), (
             f"{self.nnz} weights instead of {target}"
         )
-        record = Rewiring(self._steps, fraction, *_counts(edits))
+        if self.peers.copies:
+            names = [layer.name for layer in self.layers]
+            self.peers.compare(self._steps, names, checksums(self.layers, self.store.ranks))
         self.history.append(record)
         if self.on_rewire is not None:
             self.on_rewire(record)
 
     def _context(self, step: int) -> Context:
-        return Context(step=step, seed=self.seed, memory=self.memory)
+        return Context(step=step, seed=self.seed, memory=self.memory, ranks=self.store.ranks)
+
+    def _introduction(self) -> Introduction:
+        return Introduction.of(self.method, self.seed, self.store.name, self.layers, self._steps)
 
     def _is_due(self, step: int) -> int | None:
         """The scheduled step that a rewiring at this step carries out, if any."""
@@ -239,7 +272,8 @@ class Rewirer:
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
-        bad = [layer.name for layer in self.layers if not layer.is_finite()]
+        counts = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))
+        bad = [layer.name for layer, count in zip(self.layers, counts, strict=True) if count]
         if bad:
             self._tell(
                 f"not finite at {self._steps}",
@@ -250,15 +284,17 @@ class Rewirer:
     def _notice_changes(self) -> None:
         """Parameters that were frozen, replaced or added since ``sparsify`` are reported and left alone."""
         for layer in self.layers:
-            replaced = layer.module._parameters.get("weight") is not layer.parameter
+            held = layer.module._parameters.get("weight")  # FSDP puts a gathered weight there while it computes
+            replaced = held is not layer.parameter and not is_sharded(layer.parameter)
             layer.frozen = replaced or not layer.parameter.requires_grad
             if layer.frozen:
                 how = "replaced" if replaced else "frozen"
                 self._tell(layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired")
         known = {id(layer.parameter) for layer in self.layers}
+        names = {*self.left_out, *self._told, *(layer.name for layer in self.layers if is_sharded(layer.parameter))}
         for name, module in conv_and_linear(self.model):
             weight = module._parameters.get("weight")
-            if weight is not None and id(weight) not in known and name not in self.left_out and name not in self._told:
+            if weight is not None and id(weight) not in known and name not in names:
                 self._tell(name, f"{name} was added after sparsify: it stays dense and outside the budget")
 
     def _tell(self, key: str, sentence: str) -> None:
@@ -268,17 +304,13 @@ class Rewirer:
 
     def _check_after_loading(self) -> None:
         if self.expected is not None:
-            compare_masks(self.layers, self.expected)
+            self.store.recount()
+            compare_masks(self.layers, self.expected, self.store.ranks)
             self.expected = None
 
 
-def _counts(edits: Sequence[Edit]) -> tuple[list[int], list[int], list[int]]:
-    regrown = torch.stack([torch.isin(edit.grow, edit.drop).sum().cpu() for edit in edits])
-    return [len(edit.drop) for edit in edits], [len(edit.grow) for edit in edits], regrown.tolist()
-
-
-def _warn_if_silent(layers: Sequence[StoredLayer]) -> None:
-    if all(layer.is_silent() for layer in layers):
+def _warn_if_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> None:
+    if not any(total(ranks, [int(not layer.is_silent()) for layer in layers])):
         warnings.warn(
             "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
             "start, and no method can revive it. Use a connected start (start='connected-erk') with init='fan_in'.",

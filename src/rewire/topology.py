@@ -92,12 +92,22 @@ def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generat
     >>> sample_inactive(torch.tensor([0, 2, 3]), 5, 2, torch.Generator())
     tensor([1, 4])
     """
-    ranks = _distinct(numel - len(active), k, generator).to(active.device)
-    inactive_before = active - torch.arange(len(active), device=active.device)
-    return ranks + torch.searchsorted(inactive_before, ranks, right=True)
+    return nth_inactive(distinct(numel - len(active), k, generator), active)
 
 
-def _distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
+def nth_inactive(ranks: Tensor, active: Tensor, start: int = 0) -> Tensor:
+    """The positions, from ``start`` on, of the inactive that have these ranks among them; ``active`` is sorted.
+
+    >>> nth_inactive(torch.tensor([0, 1]), torch.tensor([0, 2, 3]))
+    tensor([1, 4])
+    """
+    ranks = ranks.to(active.device)
+    inactive_before = active - torch.arange(start, start + len(active), device=active.device)
+    shifted = ranks + torch.searchsorted(inactive_before, ranks, right=True)
+    return shifted + start if start else shifted
+
+
+def distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
     """``k`` distinct integers below ``m``, sorted: a permutation when k is a good part of m, else draw and redraw."""
     if not 0 <= k <= m:
         raise ValueError(f"cannot draw {k} distinct positions out of {m}")

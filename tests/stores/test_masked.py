@@ -206,7 +206,7 @@ def test_the_first_gradient_after_loading_another_topology_is_that_of_its_weight
 def test_clearing_by_bits_and_by_mask_are_the_same(dtype, monkeypatch):
     cleared = []
     for small in (1 << 20, 0):
-        monkeypatch.setattr("rewire.stores.masked.SMALL", small)
+        monkeypatch.setattr("rewire.stores.masked_layer.SMALL", small)
         model = mlp(dtype=dtype)
         rewirer = rewire.sparsify(model, OPTIMIZERS["sgd"](model.parameters()), rewire.static(density=0.3))
         layer = rewirer.layers[0]

@@ -29,6 +29,7 @@ class Train:
       rewire train --data cifar100 --model resnet-18 --width 0.25 --epochs 10 --data-dir data
       rewire train --start connected-uniform --init fan_in --sparsity 0.99
       rewire train --resume runs/train/0123456789ab      go on with an interrupted run
+      torchrun --nproc-per-node 2 -m rewire.lab train    one run on two processes: the same batch, shared out
 
     """
 

@@ -24,6 +24,7 @@ from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
 from rewire.lab.run import Run
 from rewire.lab.tables import tables
+from rewire.lab.team import gathered, launched
 from rewire.lab.train import Place
 from rewire.lab.train import train as carry_out
 from rewire.methods import METHODS
@@ -34,23 +35,35 @@ TABLES = {"demo": "table1", "table1": "table", "table3": "table3", "table4": "ta
 
 def train(command: "cli.Train", words: str) -> None:
     """One run, with its progress and a summary."""
-    run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
-    if command.resume is not None:
-        if not (command.resume / "run.json").exists():
-            raise FileNotFoundError(f"{command.resume} is not the folder of a run: it has no run.json")
-        folder, run = command.resume, read_record(command.resume).run
-        if command.run not in (type(run)(), run):
-            raise ValueError(f"--resume takes the settings of {folder} ({run.label}): leave the others out")
     _refuse_device(command.device)
-    place = Place(command.device, command.data_dir, command.tensorboard)
-    if (folder / "run.json").exists() and (other := read_record(folder).run) != run:
-        raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
-    with Display([run], 1, {run.id: len(read_metrics(folder))}, console) as display, warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_rest: console.print(f"[yellow]warning:[/] {message}", highlight=False)
-        display.listen(run, {"kind": "begin"})
-        result = carry_out(run, folder, place, lambda event: display.listen(run, event))
-        display.listen(run, {"kind": "done", "accuracy": result["accuracy"]})
-    console.print(summary(result, folder))
+    with gathered(command.device) as (team, device):
+        run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
+        if (resumed := command.resume) is not None:
+            folder, run = resumed, team.once(lambda: _run_of(resumed))
+            if command.run not in (type(run)(), run):
+                raise ValueError(f"--resume takes the settings of {folder} ({run.label}): leave the others out")
+        other, epochs = team.once(lambda: _found(folder))
+        if other not in (None, run):
+            raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
+        place = Place(device, command.data_dir, command.tensorboard, team)
+        screen = console if team.first else Console(quiet=True)
+        with Display([run], 1, {run.id: epochs}, screen) as display, warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: screen.print(f"[yellow]warning:[/] {message}", highlight=False)
+            display.listen(run, {"kind": "begin"})
+            result = carry_out(run, folder, place, lambda event: display.listen(run, event))
+            display.listen(run, {"kind": "done", "accuracy": result["accuracy"]})
+        screen.print(summary(result, folder))
+
+
+def _run_of(folder: Path) -> Run:
+    if not (folder / "run.json").exists():
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no run.json")
+    return read_record(folder).run
+
+
+def _found(folder: Path) -> tuple[Run | None, int]:
+    """The run that a folder holds, if it holds one, and how many epochs of it are done."""
+    return read_record(folder).run if (folder / "run.json").exists() else None, len(read_metrics(folder))
 
 
 def summary(result: dict[str, Any], folder: Path) -> Table:
@@ -75,6 +88,8 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
+    if launched():
+        raise ValueError("a sweep starts its own processes: call it without torchrun (torchrun is for rewire train)")
     runs = [replace(run, store=command.store) for run in runs_of(command.name, command.scale)]
     carry_out_all, workers = _engine(command, len(runs))
     directory = command.out or cli.RUNS / f"{command.name}-{command.scale}"

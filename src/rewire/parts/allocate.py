@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
-
-from rewire.layer import Context, Edited, Layer, Signal, nnz, strongest
+from rewire.layer import Context, Edited, Layer, Signal, means, strongest
+from rewire.ranks import total
 from rewire.topology import Top, apportion
 
 
@@ -39,7 +38,7 @@ class InPlace:
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
         """Count what was dropped."""
-        return apportion(n, [len(layer.drop) for layer in after], [layer.room for layer in after])
+        return apportion(n, [layer.lost for layer in after], [layer.room for layer in after])
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,9 @@ class Proportional:
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
         """Weigh the layers, then divide."""
         if self.to == "survivors":
-            weights = [float(nnz(layer)) for layer in after]
+            weights = [float(layer.nnz) for layer in after]
         else:
-            weights = [_mean(layer, Signal.MOMENTUM) for layer in before]
+            weights = means(before, Signal.MOMENTUM, ctx.ranks)
         return apportion(n, weights, [layer.room for layer in after])
 
 
@@ -98,20 +97,14 @@ class GlobalTop:
         """All of it may go to one layer."""
         return [sum(dropped)] * len(dropped)
 
-    def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int) -> list[Top]:
+    def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
         """The ``n`` strongest candidates, layer by layer."""
-        scales = [_mean(layer, self.signal) or 1.0 for layer in before] if self.scale == "layer" else None
-        return strongest(after, self.signal, n, scales)
+        scales = [mean or 1.0 for mean in means(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
+        return strongest(after, self.signal, n, scales, ctx.ranks)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
         """Count each layer's share of the strongest."""
-        counts = [len(one) for one in self.rank(before, after, n)]
+        counts = total(ctx.ranks, map(len, self.rank(before, after, n, ctx)))
         room = [layer.room - count for layer, count in zip(after, counts, strict=True)]
         rest = apportion(n - sum(counts), room, room)
         return [count + more for count, more in zip(counts, rest, strict=True)]
-
-
-def _mean(layer: Layer, signal: Signal) -> float:
-    values = layer.read(signal)
-    wide = torch.promote_types(values.dtype, torch.float32)
-    return float(values.abs().mean(dtype=wide)) if len(values) else 0.0

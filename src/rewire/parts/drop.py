@@ -7,8 +7,9 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from rewire.layer import Context, Layer, Signal, nnz, spare
-from rewire.topology import Top, apportion, merge
+from rewire.layer import Context, Layer, Signal, spare
+from rewire.ranks import total
+from rewire.topology import Top, apportion
 
 
 class Drop(Protocol):
@@ -50,16 +51,14 @@ class Lowest:
         """Exact per layer; network-wide, all n may lie in one layer."""
         if self.scope == "network":
             return [min(n, spare(layer)) for layer in layers]
-        active = [0 if layer.frozen else nnz(layer) for layer in layers]
+        active = [0 if layer.frozen else layer.nnz for layer in layers]
         return apportion(n, active, [spare(layer) for layer in layers])
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Rank each layer; network-wide, merge the rankings."""
-        lowest = [self._lowest(layer, k) for layer, k in zip(layers, self.most(layers, n), strict=True)]
-        return [one.positions for one in merge(lowest, n)]
-
-    def _lowest(self, layer: Layer, k: int) -> Top:
-        return Top(-layer.read(self.score).abs(), layer.active()).strongest(k)
+        scored = [Top(-layer.read(self.score).abs(), layer.active()) for layer in layers]
+        lowest = ctx.ranks.best(scored, self.most(layers, n))
+        return [one.positions for one in (ctx.ranks.merge(lowest, n) if self.scope == "network" else lowest)]
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ class BelowThreshold:
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Drop, then adapt the threshold for the next time."""
         threshold = float(ctx.memory.get("threshold", self.initial))
-        dropped = [_sparing_one(layer, layer.read(Signal.WEIGHT).abs() < threshold) for layer in layers]
-        count = sum(map(len, dropped))
+        dropped = _sparing_one(layers, [layer.read(Signal.WEIGHT).abs() < threshold for layer in layers], ctx)
+        count = sum(total(ctx.ranks, map(len, dropped)))
         if count < (1 - self.tolerance) * n:
             threshold *= 2
         elif count > (1 + self.tolerance) * n:
@@ -113,14 +112,19 @@ class SignFlipped:
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Compare the signs before and after; a weight that arrives at exactly zero has not flipped yet."""
-        return [_sparing_one(layer, layer.read(Signal.SIGN) * layer.read(Signal.WEIGHT).sign() < 0) for layer in layers]
+        flipped = [layer.read(Signal.SIGN) * layer.read(Signal.WEIGHT).sign() < 0 for layer in layers]
+        return _sparing_one(layers, flipped, ctx)
 
 
-def _sparing_one(layer: Layer, chosen: Tensor) -> Tensor:
-    """The chosen active positions; if they are all, the largest weight stays. None of a frozen layer's."""
-    if layer.frozen:
-        return layer.active()[:0]
-    if len(chosen) and bool(chosen.all()):
-        chosen = chosen.clone()
-        chosen[torch.argmax(layer.read(Signal.WEIGHT).abs())] = False
-    return layer.active()[chosen]
+def _sparing_one(layers: Sequence[Layer], chosen: Sequence[Tensor], ctx: Context) -> list[Tensor]:
+    """The chosen active positions; where they are all, the largest weight stays. None of a frozen layer's."""
+    counts = total(ctx.ranks, (int(one.sum()) for one in chosen))
+    emptied = [bool(layer.nnz) and count == layer.nnz for layer, count in zip(layers, counts, strict=True)]
+    dropped = [
+        layer.active()[:0] if layer.frozen else layer.active()[one] for layer, one in zip(layers, chosen, strict=True)
+    ]
+    if any(emptied):
+        sizes = [Top(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
+        stay = ctx.ranks.best(sizes, [int(one) for one in emptied])
+        dropped = [drop[~torch.isin(drop, one.positions)] for drop, one in zip(dropped, stay, strict=True)]
+    return dropped

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rewire.choose import choose
 from rewire.layer import Context, Edited, Signal
-from rewire.topology import sample_inactive
+from rewire.ranks import total
+from rewire.topology import distinct, nth_inactive
 
 
 class Grow(Protocol):
@@ -115,11 +116,20 @@ def growth(given: str | Grow) -> Grow:
 
 
 def _strongest_then_random(layer: Edited, signal: Signal, strong: int, k: int, ctx: Context) -> Tensor:
-    chosen = layer.top_inactive(signal, strong).positions
+    if k == 0:
+        return layer.drop[:0]
+    (found,) = ctx.ranks.best([layer.top_inactive(signal, strong)], [strong])
+    chosen, (count,) = found.positions, total(ctx.ranks, [len(found)])
     occupied = torch.cat([layer.occupied(), chosen]).sort().values
-    return torch.cat([chosen, _at_random(layer, occupied, k - len(chosen), ctx)]).sort().values
+    return torch.cat([chosen, _at_random(layer, occupied, k - count, ctx)]).sort().values
 
 
 def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    numel = layer.shape.numel()
-    return sample_inactive(occupied, numel, k, ctx.generator("grow", layer.index))
+    """Every rank makes the same draw among all free positions, and finds those of it that it holds."""
+    if k == 0:
+        return occupied[:0]
+    free = [count for (count,) in ctx.ranks.gather([len(layer.span) - len(occupied)])]
+    first, last = sum(free[: ctx.ranks.index]), sum(free[: ctx.ranks.index + 1])
+    drawn = distinct(sum(free), k, ctx.generator("grow", layer.index))
+    drawn = drawn[(drawn >= first) & (drawn < last)] if len(free) > 1 else drawn
+    return nth_inactive(drawn - first, occupied, layer.span.start)

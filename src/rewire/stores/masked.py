@@ -1,10 +1,10 @@
 """The masked store: the model's own dense parameters, and a bool mask for each that says which weights exist.
 
 Parameters stay in place, so torch.compile, automatic mixed precision, every optimizer and every checkpoint tool go on
-working. The mask is a buffer of the layer's module, next to its weight in the ``state_dict``.
+working. The mask is a buffer of the layer's module, next to its weight in the ``state_dict``. Where ``fully_shard``
+spread the parameter over ranks, its mask is spread alike, and everything here is about this rank's shard.
 """
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -12,147 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire.layer import LayerSpec, Signal
+from rewire.layer import Signal
+from rewire.ranks import ALONE, Ranks, total
 from rewire.select import Found
-from rewire.stores.flat import count, is_expanded, is_finite, put, take, top_where_off, where_true
+from rewire.stores.flat import put
+from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import MASK, POSITIONS
-from rewire.stores.optimizer import follows_shape, forget, refuse_foreign, state_tensors
-from rewire.topology import Edit, Top
-
-SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-class MaskedLayer:
-    """One weight with its mask."""
-
-    def __init__(self, found: Found, active: Tensor) -> None:
-        self.spec: LayerSpec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter = found.module, found.parameter
-        if self.parameter.is_meta:
-            raise ValueError(
-                f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
-                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
-            )
-        self.average: Tensor | None = None  # of the dense gradient, for methods that read momentum
-        self.frozen = False
-        mask = torch.zeros(self.shape, dtype=torch.bool, device=self.parameter.device)
-        put(mask, active.to(mask.device), True)
-        self.module.register_buffer(MASK, mask)
-        # Found anew when the mask has changed. Not kept alive: in a dense layer they would be larger than the weight.
-        self._active: tuple[tuple[int, int], Callable[[], Tensor | None]] = ((0, -1), lambda: None)
-        self._counted: tuple[int, int, int] = (0, -1, 0)  # mask's identity and version, and its nnz then
-        self._bits: Tensor | None = None
-        self._in_order: tuple[int, int] | None = None  # the mask when all else was zero where it is off
-        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient last cleared, and its version then
-
-    @property
-    def mask(self) -> Tensor:
-        """Which weights exist."""
-        mask = self.module._buffers.get(MASK)
-        if mask is None:
-            raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
-        return mask
-
-    @property
-    def nnz(self) -> int:
-        """How many weights exist; counted anew only when the mask has changed."""
-        mask = self.mask
-        if self._counted[:2] != (id(mask), mask._version):
-            self._counted = (id(mask), mask._version, count(mask))
-        return self._counted[2]
-
-    @property
-    def density(self) -> float:
-        """The share of the weights that exist."""
-        return self.nnz / self.shape.numel()
-
-    def active(self) -> Tensor:
-        """The flat positions of the weights that exist."""
-        mask = self.mask
-        key, last = self._active
-        if key != (id(mask), mask._version) or (active := last()) is None:
-            active = where_true(mask)
-            self._active = ((id(mask), mask._version), weakref.ref(active))
-        return active
-
-    def read(self, signal: Signal) -> Tensor:
-        """The signal at the active positions."""
-        values = take(self._dense(signal), self.active())
-        return values.sign() if signal is Signal.SIGN else values
-
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
-        """The strongest inactive positions."""
-        return top_where_off(self._dense(signal), self.mask, k, floor)
-
-    def _dense(self, signal: Signal) -> Tensor:
-        if signal is Signal.MOMENTUM:
-            assert self.average is not None, "the method did not declare that it reads momentum"
-            return self.average
-        if signal is Signal.GRAD:
-            grad = self.parameter.grad
-            return self.parameter.detach().new_zeros(self.shape) if grad is None else grad.detach()
-        return self.parameter.detach()
-
-    def clear(self) -> None:
-        """Zero the gradient at inactive positions, unless nothing has touched it since it was last cleared."""
-        grad = self.parameter.grad
-        if grad is None:
-            return
-        if is_expanded(grad):
-            grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
-        if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
-            return
-        # Never by multiplying: a NaN times zero is a NaN.
-        bits = self._bits
-        current = self._in_order == (id(self.mask), self.mask._version)
-        if bits is not None and current and grad.element_size() == bits.element_size():
-            grad.view(bits.dtype).bitwise_and_(bits)
-        else:
-            torch.where(self.mask, grad, _zero(grad), out=grad)
-        self._cleared = (weakref.ref(grad), grad._version)
-
-    def zero_inactive(self) -> None:
-        """Zero the weight where it does not exist."""
-        torch.where(self.mask, self.parameter, _zero(self.parameter), out=self.parameter)
-
-    def put_in_order(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zero weight and optimizer state where no weight exists, if the mask or what it goes with was replaced."""
-        key = (id(self.mask), self.mask._version)
-        if self._in_order != key:
-            self.zero_inactive()
-            for state in state_tensors(optimizer, self.parameter):
-                torch.where(self.mask, state, _zero(state), out=state)
-            self._in_order = key
-            self.keep_bits()
-
-    def keep_bits(self) -> None:
-        """The mask of a small layer once more as all or no bits of a number: an "and" takes a tenth of the time."""
-        self._bits = None
-        if self.mask.numel() <= SMALL:
-            self._bits = self.mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
-
-    def distrust(self, *_loaded: object) -> None:
-        """Something was loaded: put in order before the next step."""
-        self._in_order = None
-
-    def is_finite(self) -> bool:
-        """Whether the whole gradient is finite."""
-        return self.parameter.grad is None or is_finite(self.parameter.grad)
-
-    def is_silent(self) -> bool:
-        """Whether no gradient arrived, or only zeros."""
-        return self.parameter.grad is None or not bool(self.parameter.grad.any())
-
-    def observe(self, decay: float, scale: Tensor | None) -> None:
-        """Add the dense gradient to its running average; elements that are not finite leave theirs as it was."""
-        assert self.average is not None
-        if (grad := self.parameter.grad) is not None:
-            self.average = self.average.to(grad.device)  # the model may have moved
-            grad = grad if scale is None else grad / scale
-            moved = self.average.lerp(grad.to(self.average), 1 - decay)
-            torch.where(grad.isfinite(), moved, self.average, out=self.average)
+from rewire.stores.optimizer import follows_shape, refuse_foreign
+from rewire.stores.shards import is_sharded
+from rewire.topology import Edit
 
 
 class MaskedStore:
@@ -168,17 +36,20 @@ class MaskedStore:
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
+        ranks: Ranks = ALONE,
     ) -> None:
         """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
         self.optimizer = optimizer
         self.notes: dict[str, str] = {}
+        self.ranks = ranks
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
         self.keep_inactive = False  # leave the gradients of inactive weights alone until the step: they will be ranked
         self._enforce: bool | None = None  # whether the optimizer moves weights without gradient; None: not known yet
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
             if values is not None:
-                put(layer.parameter.data, positions, values)
+                mine = layer.mine(positions)
+                put(layer.weight, layer.place(positions[mine]), values[mine])
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_from_packed))
             self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
@@ -239,7 +110,7 @@ class MaskedStore:
         looking waits for the device.
         """
         if look or (self._enforce is None and self._moves()):
-            moved = any(bool((layer.parameter.ne(0) & ~layer.mask).any()) for layer in self.layers)
+            moved = any(bool((layer.weight.ne(0) & ~layer.held).any()) for layer in self.layers)
             self._enforce = bool(self._enforce) or moved or not follows_shape(self.optimizer)
         if self._enforce:
             for layer in self.layers:
@@ -255,18 +126,15 @@ class MaskedStore:
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, masks, gradients and optimizer state to the new topology."""
         for layer, edit in zip(self.layers, edits, strict=True):
-            if not len(edit.drop) and not len(edit.grow):
-                continue
-            put(layer.mask, edit.drop, False)
-            put(layer.mask, edit.grow, True)
-            put(layer.parameter, edit.drop, 0.0)
-            put(layer.parameter, edit.grow, edit.value)
-            layer._in_order = (id(layer.mask), layer.mask._version)
-            layer.keep_bits()
-            touched = torch.cat([edit.drop, edit.grow])
-            forget(self.optimizer, layer.parameter, touched)
-            if layer.parameter.grad is not None:
-                put(layer.parameter.grad, touched, 0.0)
+            if len(edit.drop) or len(edit.grow):
+                layer.apply(edit, self.optimizer)
+        self.recount()
+
+    def recount(self) -> None:
+        """Let the ranks tell each other how many weights of each layer they hold. All of them must ask."""
+        if self.ranks is not ALONE:
+            for layer, whole in zip(self.layers, total(self.ranks, (one.nnz_here for one in self.layers)), strict=True):
+                layer.count_as(whole)
 
     def remove(self) -> None:
         """Detach from the model: plain parameters, with zeros where no weight was."""
@@ -289,6 +157,11 @@ def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: obje
     """Write out the weight and the mask of a packed checkpoint before they are loaded."""
     positions = state.pop(prefix + POSITIONS, None)
     if positions is not None:
+        if is_sharded(module._parameters["weight"]):
+            raise ValueError(
+                f"{prefix}weight is packed in this checkpoint and sharded here: load it into a masked model in one "
+                "process, and save that with rewire.distributed.save"
+            )
         shape = module._parameters["weight"].shape  # type: ignore[union-attr]
         weight = state[prefix + "weight"].new_zeros(shape)
         mask = torch.zeros(shape, dtype=torch.bool)
@@ -299,12 +172,10 @@ def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: obje
 
 def _fit_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:
     """State of a packed checkpoint has an entry for each non-zero: write it out."""
+    if is_sharded(layer.parameter):
+        return  # a packed checkpoint was refused
     for key, value in optimizer.state.get(layer.parameter, {}).items():
         if isinstance(value, Tensor) and value.dim() == 1 and layer.parameter.dim() > 1 and len(value) == layer.nnz:
             dense = torch.zeros_like(layer.parameter, dtype=value.dtype)
             put(dense, layer.active(), value)
             optimizer.state[layer.parameter][key] = dense
-
-
-def _zero(like: Tensor) -> Tensor:
-    return torch.zeros((), dtype=like.dtype, device=like.device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rewire.stores.flat import put
+from rewire.stores.shards import local
 
 
 def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -34,9 +35,9 @@ def state_tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterat
 
 
 def forget(optimizer: torch.optim.Optimizer, parameter: Tensor, positions: Tensor) -> None:
-    """Set the state at these positions to zero, as if the weight had never been trained."""
+    """Set the state at these positions (of what is held here) to zero, as if the weight had never been trained."""
     for state in state_tensors(optimizer, parameter):
-        put(state, positions, 0.0)
+        put(local(state), positions, 0.0)
 
 
 def reshape_state(optimizer: torch.optim.Optimizer, parameter: Tensor, change: Callable[[Tensor], Tensor]) -> None:

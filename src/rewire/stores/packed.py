@@ -14,9 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from rewire.kernels.geometry import Geometry
 from rewire.layer import Signal
+from rewire.ranks import ALONE, Ranks
 from rewire.select import Found
 from rewire.stores.flat import is_finite, take, top_of_tiles
-from rewire.stores.masked import MaskedLayer, MaskedStore
+from rewire.stores.masked import MaskedStore
+from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import TWINS, Tape, pack_module, resize, uncovered, unpack_module
 from rewire.stores.optimizer import follows_shape, refuse_foreign, reshape_state, state_tensors
 from rewire.topology import Edit, Top
@@ -32,6 +34,7 @@ class PackedLayer:
         self.name, self.shape = found.spec.name, found.spec.shape
         self.module = pack_module(found.module, active, values)
         self.parameter = found.parameter
+        self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
         self._raw: Tensor | None = None  # the norm of the gradient as it was accumulated
@@ -171,9 +174,10 @@ class PackedStore:
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
+        ranks: Ranks = ALONE,
     ) -> None:
         """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
-        self.optimizer = optimizer
+        self.optimizer, self.ranks = optimizer, ranks
         uses = [id(m._parameters.get("weight")) for m in model.modules()]
         reasons = [
             "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
@@ -253,6 +257,9 @@ class PackedStore:
             if len(edits[index].drop) or len(edits[index].grow):
                 layer.apply(edits[index], self.optimizer)
         self._masked.apply([edit for index, edit in enumerate(edits) if index not in self._packed])
+
+    def recount(self) -> None:
+        """Nothing is held elsewhere."""
 
     @torch.no_grad()
     def remove(self) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire.layer import Layer, LayerSpec, Signal
+from rewire.ranks import Ranks
 from rewire.topology import Edit
 
 
@@ -27,10 +28,6 @@ class StoredLayer(Layer, Protocol):
         """Which weights exist, as a dense bool tensor; a packed layer makes it when asked."""
 
     @property
-    def nnz(self) -> int:
-        """How many weights exist."""
-
-    @property
     def density(self) -> float:
         """The share of the weights that exist."""
 
@@ -48,6 +45,7 @@ class Store(Protocol):
     supplies: ClassVar[frozenset[Signal]]
     optimizer: torch.optim.Optimizer
     keep_inactive: bool  # what the next step will rank must survive until then
+    ranks: Ranks  # who holds the layers
 
     @property
     def layers(self) -> Sequence[StoredLayer]:
@@ -74,6 +72,9 @@ class Store(Protocol):
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, gradients and optimizer state to the new topology."""
+
+    def recount(self) -> None:
+        """Learn how many weights of each layer the ranks hold together, after something was loaded."""
 
     def remove(self) -> None:
         """Detach from the model."""

@@ -1,0 +1,187 @@
+"""DDP: what is ranked is the all-reduced gradient, ordinary steps send nothing, and ranks that differ are found."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from tests.distributed.ranks import run
+from tests.distributed.training import EVERY, batch, make, network, optimize, seen, sparse, step, train
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import rewire
+
+
+def build(method="ggr", store="masked", seed=5, model=None, **options):
+    """Sparse first, then wrapped."""
+    model = network() if model is None else model
+    optimizer = optimize(model)
+    rewirer = rewire.sparsify(
+        model, optimizer, make(method) if isinstance(method, str) else method, store=store, seed=seed
+    )
+    return DistributedDataParallel(model, **options), optimizer, rewirer
+
+
+def equal(one, other):
+    assert all(torch.equal(a, b) for a, b in zip(one["masks"], other["masks"], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one["weights"], other["weights"], strict=True))
+
+
+def options_of_ddp():
+    """Every way of reducing gives the same; gradients of absent weights are zero after the reduction."""
+    results = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"find_unused_parameters": True}):
+        for keep in (True, False):
+            model, optimizer, rewirer = build(**options)
+            for number in range(3 * EVERY):
+                x, y = batch(number)
+                F.cross_entropy(model(x), y).backward()
+                if (number + 1) % EVERY:  # an ordinary step
+                    assert all(not layer.parameter.grad[~layer.mask].any() for layer in rewirer.layers)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=keep)
+            results.append(seen(rewirer))
+            assert len(rewirer.history) == 3
+    for other in results[1:]:
+        equal(results[0], other)
+    return results[0]
+
+
+def accumulated():
+    """Two micro-batches, the first without a reduction, are one batch."""
+    model, optimizer, rewirer = build()
+    for number in range(3 * EVERY):
+        x, y = batch(number)
+        with model.no_sync():
+            (F.cross_entropy(model(x[::2]), y[::2]) / 2).backward()
+        (F.cross_entropy(model(x[1::2]), y[1::2]) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen(rewirer)
+
+
+def clipped_with_mixed_precision():
+    model = network(torch.float32)
+    model, optimizer, rewirer = build(model=model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=10_000)  # too much: steps are skipped
+    for number in range(20):
+        x, y = batch(number, torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(8 * loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert 0 < rewirer.step < 20
+    assert len(rewirer.history) == rewirer.step // EVERY
+    return seen(rewirer)
+
+
+def quiet_on_ordinary_steps():
+    """Masks are not broadcast, whether wrapped before or after; only rewirings meet."""
+    counts = {}
+    for how in ("wrapped first", "wrapped last"):
+        model, optimizer, rewirer = sparse("ggr", how)
+        for number in range(EVERY - 1):
+            step(model, optimizer, number)
+        before = rewirer.traffic
+        assert before.meetings == 0
+        assert not model.modules_buffers
+        assert not model.will_sync_module_buffers()
+        step(model, optimizer, EVERY - 1)
+        counts[how] = rewirer.traffic
+        assert len(rewirer.history) == 1
+    layers = len(rewirer.layers)
+    assert all(traffic.meetings == 1 for traffic in counts.values())
+    assert all(traffic.bytes == 8 * (layers + 1) * (dist.get_world_size() - 1) for traffic in counts.values())
+
+
+def in_a_parent():
+    """The wrapper may sit around a module that contains the sparse one, among other buffers."""
+    inner = network()
+    optimizer = optimize(inner)
+    rewirer = rewire.sparsify(inner, optimizer, make("rigl"), seed=5)
+    parent = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(12, affine=False).double(), inner))
+    for number in range(EVERY):
+        step(parent, optimizer, number)
+    assert rewirer.traffic.meetings == 1
+    assert len(parent.modules_buffers) == 3  # those of the norm
+    return seen(rewirer)
+
+
+def all_of_it():
+    quiet_on_ordinary_steps()
+    return options_of_ddp(), accumulated(), clipped_with_mixed_precision(), in_a_parent()
+
+
+def test_ways_of_using_ddp(tmp_path):
+    first, second = run(all_of_it, 2, tmp_path / "ranks")
+    for one, other in zip(first, second, strict=True):
+        equal(one, other)
+    alone = train("ggr", steps=3 * EVERY)[-1]
+    for one in first[:2]:  # however it is reduced or accumulated, the topology of one process
+        assert all(torch.equal(a, b) for a, b in zip(one["masks"], alone["masks"], strict=True))
+
+
+def refusal(act):
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        act()
+    return str(caught.value)
+
+
+def first_step(model, optimizer, _rewirer):
+    step(model, optimizer, 0)
+
+
+def drifted():
+    model, optimizer, rewirer = sparse("set", "wrapped first")
+    layer = rewirer.layers[1]
+    if dist.get_rank() == 1:  # a weight moves on one rank alone
+        on, off = layer.mask.view(-1).nonzero()[0], (~layer.mask).view(-1).nonzero()[0]
+        layer.mask.view(-1)[on], layer.mask.view(-1)[off] = False, True
+    for number in range(EVERY):
+        step(model, optimizer, number)
+
+
+def differences():
+    """What each rank is told; every call raises on both ranks, none waits for the other."""
+    rank = dist.get_rank()
+    other_density = [rewire.ggr(density=0.3, every=2, until=10), rewire.ggr(density=0.2, every=2, until=10)][rank]
+    other_shape = network()
+    if rank == 1:
+        other_shape[6], other_shape[8] = nn.Linear(7, 3).double(), nn.Linear(3, 4).double()
+    packed = copy.deepcopy(network())
+    told = {
+        "seed, wrapped last": refusal(lambda: first_step(*build(seed=rank))),
+        "seed, wrapped first": refusal(
+            lambda: rewire.sparsify(
+                DistributedDataParallel(model := network()), optimize(model), make("ggr"), seed=rank
+            )
+        ),
+        "method": refusal(lambda: first_step(*build(other_density))),
+        "drift": refusal(drifted),
+        "packed, wrapped last": refusal(lambda: first_step(*build("set", store="packed"))),
+        "packed, wrapped first": refusal(
+            lambda: rewire.sparsify(DistributedDataParallel(packed), optimize(packed), make("ggr"), store="packed")
+        ),
+    }
+    static, optimizer, rewirer = build("static", store="packed")  # nothing is ever resized: this is right
+    step(static, optimizer, 0)
+    return told, [layer.parameter.detach().clone() for layer in rewirer.layers]
+
+
+def test_ranks_that_differ_are_told_so_on_every_rank(tmp_path):
+    (first, weights), (second, other) = run(differences, 2, tmp_path / "ranks")
+    assert first == second
+    assert all(torch.equal(a, b) for a, b in zip(weights, other, strict=True))
+    assert "do not agree on the seed: rank 0 has 0, rank 1 has 1" in first["seed, wrapped last"]
+    assert "do not agree on the seed" in first["seed, wrapped first"]
+    assert "do not agree on the method" in first["method"]
+    assert "Constant(value=0.2)" in first["method"]
+    assert f"after the rewiring at step {EVERY} the ranks do not have the same 4:" in first["drift"]
+    for how in ("first", "last"):
+        assert "store='packed' does not work with DDP or FSDP" in first[f"packed, wrapped {how}"]

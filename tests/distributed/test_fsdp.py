@@ -1,0 +1,238 @@
+"""FSDP2: shards of masks, agreed decisions, few bytes, and clear words about layouts that are not known."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from tests.distributed.ranks import run
+from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train, whole
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+import rewire
+from rewire.analysis.scale import bytes_ddp, bytes_fsdp, memory_fsdp
+from rewire.stores.optimizer import state_tensors
+
+
+def sharded(model, **options):
+    fully_shard(model, **options)
+    optimizer = optimize(model)
+    return model, optimizer
+
+
+def layout():
+    """Masks lie as their parameters do; what is absent is zero in weight, gradient and optimizer state."""
+    model, optimizer, rewirer = sparse("ggr", "fsdp")
+    empty = []
+    for number in range(2 * EVERY + 1):
+        x, y = batch(number)
+        F.cross_entropy(model(x), y).backward()
+        if (number + 1) % EVERY:
+            assert all(not layer.grad[~layer.held].any() for layer in rewirer.layers)
+        optimizer.step()
+        for layer in rewirer.layers:
+            mask = layer.mask
+            assert isinstance(mask, DTensor)
+            assert (mask.placements, mask.shape) == (layer.parameter.placements, layer.parameter.shape)
+            assert mask.to_local().shape == layer.parameter.to_local().shape
+            assert not layer.weight[~layer.held].any()
+            for state in state_tensors(optimizer, layer.parameter):
+                assert not state.to_local()[~layer.held].any()
+            assert int(whole(mask).sum()) == layer.nnz
+            empty.append(not layer.held.numel())
+        optimizer.zero_grad()
+    text, state = repr(rewirer), rewirer.state_dict()
+    alone, alone_optimizer, reference = sparse("ggr")
+    for number in range(2 * EVERY + 1):
+        mine = slice(None)
+        generator = torch.Generator().manual_seed(number)
+        x = torch.randn(24, 12, generator=generator, dtype=torch.float64)[mine]
+        F.cross_entropy(alone(x), torch.randint(4, (24,), generator=generator)).backward()
+        alone_optimizer.step()
+        alone_optimizer.zero_grad()
+    assert text == repr(reference)
+    assert state["masks"] == reference.state_dict()["masks"]
+    assert rewirer.nnz == reference.nnz
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(rewirer)
+    return any(empty)
+
+
+def accumulates():
+    model, optimizer, rewirer = sparse("rigl", "fsdp")
+    states = [seen(rewirer)]
+    for number in range(3 * EVERY):
+        x, y = batch(number)
+        for half in (slice(None, None, 2), slice(1, None, 2)):
+            model.set_requires_gradient_sync(half.start is not None)
+            (F.cross_entropy(model(x[half]), y[half]) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        states.append(seen(rewirer))
+    return states
+
+
+def one_rank_sees_a_nan():
+    """Only one rank holds the element; all put the rewiring off."""
+    model, optimizer, rewirer = sparse("rigl", "fsdp")
+    for number in range(EVERY - 1):
+        step(model, optimizer, number)
+    x, y = batch(EVERY - 1)
+    F.cross_entropy(model(x), y).backward()
+    if dist.get_rank() == 0:
+        rewirer.layers[1].grad[0, 0] = float("nan")
+    with pytest.warns(UserWarning, match="the gradient of 4 is not finite: rewiring is put off"):
+        optimizer.step()
+    optimizer.zero_grad()
+    assert (len(rewirer.history), rewirer.due) == (0, EVERY)
+
+
+def copies_of_shards():
+    """HSDP: two copies of the model, each on two ranks."""
+    model, optimizer = sharded(network(), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard")))
+    rewirer = rewire.sparsify(model, optimizer, make("ggr"), seed=5)
+    states = [seen(rewirer)]
+    for number in range(2 * EVERY):
+        step(model, optimizer, number)
+        states.append(seen(rewirer))
+    if dist.get_rank() == 3:  # a weight moves in one copy
+        layer = rewirer.layers[1]
+        at = layer.held.view(-1).nonzero()[0]
+        layer.held.view(-1)[at], layer.held.view(-1)[(~layer.held).view(-1).nonzero()[0]] = False, True
+    step(model, optimizer, 0)
+    with pytest.raises(RuntimeError, match="do not have the same .*4"):
+        step(model, optimizer, 1)
+    return states
+
+
+def four_ranks():
+    return layout(), accumulates(), copies_of_shards(), one_rank_sees_a_nan()
+
+
+def test_four_ranks(tmp_path):
+    results = run(four_ranks, 4, tmp_path / "ranks")
+    assert any(empty for empty, *_ in results)  # some rank had nothing of some layer
+    rigl, ggr = train("rigl", steps=3 * EVERY), train("ggr", steps=2 * EVERY)
+    for _, accumulated, copies, _ in results:
+        same(accumulated, rigl)
+        same(copies, ggr)
+
+
+def sent():
+    """The bytes of one rewiring of every method, measured."""
+    measured = {}
+    for name in rewire.METHODS:
+        model, optimizer, rewirer = sparse(name, "fsdp")
+        every = 1 if name == "deepr" else EVERY
+        for number in range(every - 1):
+            step(model, optimizer, number)
+        before = rewirer.traffic
+        step(model, optimizer, every - 1)
+        measured[name] = (rewirer.traffic - before, len(rewirer.history))
+        quiet = rewirer.traffic
+        if every > 1:
+            step(model, optimizer, every)
+            assert rewirer.traffic == quiet  # an ordinary step
+    held = sum(one.element_size() * one.numel() for one in _everything(rewirer, optimizer))
+    return measured, held
+
+
+def _everything(rewirer, optimizer):
+    for layer in rewirer.layers:
+        yield from (layer.weight, layer.held, layer.weight)  # the gradient is as large as the weight
+        yield from (state.to_local() for state in state_tensors(optimizer, layer.parameter))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_formulas_bound_what_is_sent_and_held(tmp_path, size):
+    _, _, alone = sparse("ggr")
+    layers = [layer.spec for layer in alone.layers]
+    for measured, held in run(sent, size, tmp_path / "ranks"):
+        for name, (traffic, rewirings) in measured.items():
+            bound = bytes_fsdp(make(name), len(layers), size, torch.float64)
+            assert traffic.bytes <= bound, name
+            if rewirings and name not in (
+                "dsr",
+                "deepr",
+                "granet",
+                "gmp",
+            ):  # those depend on what happens to be dropped
+                assert traffic.bytes > 0.7 * bound, name
+        assert measured["static"][0].bytes == 0
+        assert held <= memory_fsdp(make("ggr"), layers, size, torch.float64, states=1).steady
+    assert bytes_ddp(4, 2) == 40
+
+
+def candidates_do_not_travel():
+    """A hundred times as many weights and candidates: not a byte more."""
+    bytes_sent = []
+    for width in (16, 160):
+        torch.manual_seed(0)
+        model, optimizer = sharded(nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 4)).double())
+        rewirer = rewire.sparsify(model, optimizer, rewire.ggr(density=0.5, every=1, until=9, fraction=0.5))
+        step(model, optimizer, 0)
+        assert len(rewirer.history) == 1
+        bytes_sent.append(rewirer.traffic.bytes)
+    return bytes_sent
+
+
+def refusals():
+    mesh = init_device_mesh("cpu", (2,))
+
+    def told(build):
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            build()
+        return str(caught.value)
+
+    def by_columns():
+        model, optimizer = sharded(network(), shard_placement_fn=lambda p: Shard(1) if p.shape == (7, 60) else None)
+        rewire.sparsify(model, optimizer, make("ggr"))
+
+    def copied():
+        model = network()
+        for module in model:
+            if isinstance(module, nn.Linear):
+                module.weight = nn.Parameter(DTensor.from_local(module.weight.detach(), mesh, [Replicate()]))
+        rewire.sparsify(model, optimize(model), make("ggr"), exclude="1")
+
+    def partly():
+        model = network()
+        fully_shard(model[4])
+        rewire.sparsify(model, optimize(model), make("ggr"))
+
+    def too_late():
+        model = network()
+        optimizer = optimize(model)
+        rewire.sparsify(model, optimizer, make("ggr"))
+        fully_shard(model)
+        step(model, optimizer, 0)
+
+    def packed():
+        model, optimizer = sharded(network())
+        rewire.sparsify(model, optimizer, make("ggr"), store="packed")
+
+    def seeds():
+        model, optimizer = sharded(network())
+        rewire.sparsify(model, optimizer, make("ggr"), seed=dist.get_rank())
+
+    return [told(build) for build in (by_columns, copied, partly, too_late, packed, seeds)]
+
+
+def two_ranks():
+    return candidates_do_not_travel(), refusals()
+
+
+def test_what_travels_and_what_is_refused(tmp_path):
+    for (small, large), told in run(two_ranks, 2, tmp_path / "ranks"):
+        assert small == large
+        by_columns, copied, partly, too_late, packed, seeds = told
+        assert "4 is laid out as (Shard(dim=1),)" in by_columns
+        assert "is laid out as (Replicate(),)" in copied
+        assert "4 is sharded and 1 is not: call fully_shard on the whole model too" in partly
+        assert "was sharded after sparsify: call fully_shard first" in too_late
+        assert "store='packed' does not work with DDP or FSDP" in packed
+        assert "do not agree on the seed: rank 0 has 0, rank 1 has 1" in seeds

@@ -1,0 +1,38 @@
+"""On several ranks the same topology as alone, for every method, after every step."""
+
+import functools
+
+import pytest
+from tests.distributed.ranks import run
+from tests.distributed.training import same, train
+
+import rewire
+
+VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
+    "deepr": ("deepr", {"every": 1}),
+    "ggr by gradient, scaled": ("ggr", {"growth": "gradient", "parts": {"allocate": rewire.GlobalTop(scale="layer")}}),
+    "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),
+    "network-wide snfs": ("snfs", {"parts": {"drop": rewire.Lowest(scope="network")}}),
+    "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=9.0)}}),
+}
+
+
+@functools.cache
+def alone():
+    return {label: train(name, **settings) for label, (name, settings) in VARIANTS.items()}
+
+
+def everything(how):
+    return {label: train(name, how, **settings) for label, (name, settings) in VARIANTS.items()}
+
+
+@pytest.mark.parametrize(("size", "how"), [(2, "wrapped last"), (4, "wrapped first"), (2, "fsdp"), (4, "fsdp")])
+def test_every_method_has_the_topology_of_one_process(size, how, tmp_path):
+    for rank in run(everything, size, tmp_path / "ranks", how):
+        for label, states in alone().items():
+            same(rank[label], states)
+
+
+def test_the_methods_do_rewire_here():
+    for label, states in alone().items():
+        assert bool(states[-1]["history"]) == (label != "static")

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as collective
 from torch import Tensor, nn
 
 T = TypeVar("T")
@@ -74,6 +73,22 @@ class Team:
         return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over all ranks; whoever used it sends a gradient back, so those are summed too."""
+
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor) -> Tensor:
+        total = mine.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
 class SharedBatchNorm2d(nn.BatchNorm2d):
     """``nn.BatchNorm2d`` over the batch of all ranks, on any device; torch's own ``SyncBatchNorm`` wants a GPU."""
 
@@ -83,10 +98,10 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         count = x.new_tensor([x.numel() // x.shape[1]], dtype=wide.dtype)
-        sums = collective.all_reduce(torch.cat([wide.sum((0, 2, 3)), count]))
+        sums = _Sum.apply(torch.cat([wide.sum((0, 2, 3)), count]))
         count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         centred = wide - mean.view(1, -1, 1, 1)
-        variance = collective.all_reduce(centred.square().sum((0, 2, 3))) / count
+        variance = _Sum.apply(centred.square().sum((0, 2, 3))) / count
         self._remember(mean.detach(), (variance * count / (count - 1)).detach())
         found: Tensor = centred * torch.rsqrt(variance + self.eps).view(1, -1, 1, 1)
         if self.affine:

@@ -1,4 +1,4 @@
-"""Accelerate: ``sparsify`` before or after ``prepare`` is the same training as a plain loop; ``save_state`` resumes it."""
+"""Accelerate: ``sparsify`` before or after ``prepare`` trains like a plain loop; ``save_state`` resumes it."""
 
 import pytest
 import torch

@@ -40,6 +40,8 @@ FLOORS = [
     ],
     ["analysis.density", "files", "inference"],
     ["export"],
+    ["integrations.attachment"],
+    ["integrations.lightning", "integrations.transformers"],
     ["shrinking.values"],
     ["shrinking.graph"],
     ["shrinking.rules"],
@@ -49,6 +51,7 @@ FLOORS = [
     ["shrinking.shrink"],
     ["lab"],
 ]
+FOLDERS = ("", "analysis", "distributed", "integrations", "kernels", "lab", "parts", "shrinking", "stores")
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
 
 
@@ -68,9 +71,7 @@ def imports(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rewire":
             inner = node.module.removeprefix("rewire").lstrip(".")
             yield from (
-                [inner]
-                if inner not in ("", "analysis", "distributed", "kernels", "lab", "parts", "shrinking", "stores")
-                else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
+                [inner] if inner not in FOLDERS else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
             )
 
 

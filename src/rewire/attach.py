@@ -16,6 +16,7 @@ from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.stores.flat import is_expanded
 from rewire.stores.masked import MaskedStore
 from rewire.stores.modules import MASK, POSITIONS
+from rewire.stores.optimizer import inner, refuse_foreign
 from rewire.stores.packed import PackedStore
 
 # Optimizers that treat a weight as a matrix, or all weights as one vector: they cannot be given those that exist alone.
@@ -54,7 +55,7 @@ def sparsify(
     _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    _refuse_wrong_state(found, optimizer)
+    _refuse_wrong_state(found, optimizer := inner(optimizer))
     peers = peers_of(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
         if store == "packed":
@@ -116,13 +117,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         )
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    foreign = [one.spec.name for one in found if id(one.parameter) not in held]
-    if foreign:
-        raise ValueError(
-            f"the optimizer does not hold the weight of {', '.join(foreign)}: "
-            "build it from model.parameters(), or leave those layers out with exclude="
-        )
+    refuse_foreign(optimizer, {one.spec.name: one.parameter for one in found})
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from rewire.layer import Captured, Context, Edited, Layer, Signal, no_edit, numel, spare
@@ -11,7 +12,7 @@ from rewire.parts.drop import Drop
 from rewire.parts.grow import Birth, Grow
 from rewire.parts.schedule import Curve, Schedule
 from rewire.parts.start import Start
-from rewire.ranks import before, total
+from rewire.ranks import Ranks, before, total
 from rewire.topology import Edit
 
 
@@ -132,3 +133,11 @@ def _to_drop(method: Method, layers: Sequence[Layer], ctx: Context) -> int | Non
     alive, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
     excess = max(alive - target, 0)
     return min(excess + round(fraction * min(alive, target)), sum(map(spare, layers)))
+
+
+def counts(edits: Sequence[Edit], ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
+    """How many were dropped, grown, and dropped and grown again, by layer and over all ranks."""
+    regrown = torch.stack([torch.isin(edit.grow, edit.drop).sum().cpu() for edit in edits]).tolist()
+    found = total(ranks, [*(len(edit.drop) for edit in edits), *(len(edit.grow) for edit in edits), *regrown])
+    size = len(edits)
+    return found[:size], found[size : 2 * size], found[2 * size :]

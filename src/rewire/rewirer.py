@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from rewire.checkpoint import (
     FORMAT,
@@ -19,13 +20,13 @@ from rewire.checkpoint import (
 from rewire.distributed.group import Traffic
 from rewire.distributed.peers import Introduction, Peers, meet
 from rewire.layer import Captured, Context, Signal
-from rewire.method import Method, Rewiring, budget, capture, rewire
+from rewire.method import Method, Rewiring, budget, capture, counts, rewire
 from rewire.ranks import Ranks, total
 from rewire.select import conv_and_linear
+from rewire.stores.optimizer import inner
 from rewire.stores.shards import copy_into, is_sharded
 from rewire.stores.store import Store, StoredLayer
 from rewire.table import table
-from rewire.topology import Edit
 
 
 class Rewirer:
@@ -61,10 +62,9 @@ class Rewirer:
         self._met = self.peers.others  # whether the other ranks were looked for, and agree
         if Signal.MOMENTUM in method.signals:
             store.track_momentum()
-        self._hooks = [
-            store.optimizer.register_step_pre_hook(self._before_step),
-            store.optimizer.register_step_post_hook(self._after_step),
-        ]
+        self.removed = False  # whether it was detached, and the model is a plain one again
+        self._hooks: list[RemovableHandle] = []
+        self.follow(store.optimizer)
         self._look_ahead()
 
     # What users ask about.
@@ -102,7 +102,7 @@ class Rewirer:
         )
 
     def __repr__(self) -> str:
-        if not self._hooks:
+        if self.removed:
             return "Rewirer (removed)"
         return table(self.store, self.method, self.step, self.left_out)
 
@@ -141,12 +141,23 @@ class Rewirer:
         self.store.recount()
         self._look_ahead()
 
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
+        self._settle()
+        self.store.follow(optimizer := inner(optimizer))
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
-        if self._hooks:
+        if not self.removed:
+            self.removed = True
             for hook in self._hooks:
                 hook.remove()
-            self._hooks = []
             self.store.remove()
 
     # What happens at an optimizer step.
@@ -223,7 +234,7 @@ class Rewirer:
         assert edits is not None
         self.due = None
         fraction = self.method.schedule(due) or 0.0
-        record = Rewiring(self._steps, fraction, *_counts(edits, self.store.ranks))
+        record = Rewiring(self._steps, fraction, *counts(edits, self.store.ranks))
         if not any(record.dropped) and not any(record.grown):
             return
         self.store.apply(edits)
@@ -296,14 +307,6 @@ class Rewirer:
         if self.expected is not None:
             compare_masks(self.layers, self.expected, self.store.ranks)
             self.expected = None
-
-
-def _counts(edits: Sequence[Edit], ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
-    """How many were dropped, grown, and dropped and grown again, by layer and over all ranks."""
-    regrown = torch.stack([torch.isin(edit.grow, edit.drop).sum().cpu() for edit in edits]).tolist()
-    counts = total(ranks, [*(len(edit.drop) for edit in edits), *(len(edit.grow) for edit in edits), *regrown])
-    size = len(edits)
-    return counts[:size], counts[size : 2 * size], counts[2 * size :]
 
 
 def _warn_if_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> None:

@@ -29,6 +29,7 @@ class Train:
       rewire train --data cifar100 --model resnet-18 --width 0.25 --epochs 10 --data-dir data
       rewire train --start connected-uniform --init fan_in --sparsity 0.99
       rewire train --resume runs/train/0123456789ab      go on with an interrupted run
+      torchrun --nproc-per-node 2 -m rewire.lab train    one run on two processes: the same batch, shared out
 
     """
 
@@ -53,6 +54,7 @@ class Sweep:
       rewire sweep demo                                  a few minutes on two cores
       rewire sweep table1 --scale laptop --workers 2 --data-dir data
       rewire sweep table3 --scale paper --device cuda --workers 1
+      rewire sweep table1 --scale paper --device cuda --engine ray --address auto --out /shared/table1
 
     """
 
@@ -61,7 +63,15 @@ class Sweep:
     scale: Literal["demo", "laptop", "paper"] = "demo"
     """How much: minutes on digits, hours on CIFAR-100, or as published."""
     workers: int = 2
-    """How many runs at once."""
+    """How many runs at once; on a cluster as many as it has room for."""
+    engine: Literal["local", "ray"] = "local"
+    """Who carries the runs out: processes of this machine, or Ray."""
+    address: str | None = None
+    """The Ray cluster (auto: the one this machine belongs to); without it Ray is started on this machine alone."""
+    cpus: float = 1
+    """With Ray: processors of each run."""
+    gpus: float | None = None
+    """With Ray: GPUs of each run, a share of one allowed; one by default where the device is cuda."""
     device: str = "cpu"
     """Where to train."""
     data_dir: Path | None = None

@@ -1,7 +1,7 @@
 """What each command of ``rewire`` does."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from rewire.choose import choose
+from rewire.extras import need
 from rewire.lab import cli, shipping
 from rewire.lab.data import DATASETS, fetch
 from rewire.lab.display import Display
-from rewire.lab.engines.local import run_all
+from rewire.lab.engines import local
+from rewire.lab.engines.work import Listen, Outcome
 from rewire.lab.environment import environment
 from rewire.lab.experiments import runs_of
 from rewire.lab.render import to_rich
 from rewire.lab.report import write_report
 from rewire.lab.results import read_json, read_metrics, read_record, read_records, write_json
-from rewire.lab.run import DENSE
+from rewire.lab.run import DENSE, Run
 from rewire.lab.tables import tables
+from rewire.lab.team import gathered, launched
 from rewire.lab.train import Place
 from rewire.lab.train import train as carry_out
 from rewire.methods import METHODS
@@ -33,23 +36,35 @@ TABLES |= {"drop": "", "stores": "table1"}
 
 def train(command: "cli.Train", words: str) -> None:
     """One run, with its progress and a summary."""
-    run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
-    if command.resume is not None:
-        if not (command.resume / "run.json").exists():
-            raise FileNotFoundError(f"{command.resume} is not the folder of a run: it has no run.json")
-        folder, run = command.resume, read_record(command.resume).run
-        if command.run not in (type(run)(), run):
-            raise ValueError(f"--resume takes the settings of {folder} ({run.label}): leave the others out")
     _refuse_device(command.device)
-    place = Place(command.device, command.data_dir, command.tensorboard)
-    if (folder / "run.json").exists() and (other := read_record(folder).run) != run:
-        raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
-    with Display([run], 1, {run.id: len(read_metrics(folder))}, console) as display, warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_rest: console.print(f"[yellow]warning:[/] {message}", highlight=False)
-        display.listen(run, {"kind": "begin"})
-        result = carry_out(run, folder, place, lambda event: display.listen(run, event))
-        display.listen(run, {"kind": "done", "accuracy": result["accuracy"]})
-    console.print(summary(result, folder))
+    with gathered(command.device) as (team, device):
+        run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
+        if (resumed := command.resume) is not None:
+            folder, run = resumed, team.once(lambda: _run_of(resumed))
+            if command.run not in (type(run)(), run):
+                raise ValueError(f"--resume takes the settings of {folder} ({run.label}): leave the others out")
+        other, epochs = team.once(lambda: _found(folder))
+        if other not in (None, run):
+            raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
+        place = Place(device, command.data_dir, command.tensorboard, team)
+        screen = console if team.first else Console(quiet=True)
+        with Display([run], 1, {run.id: epochs}, screen) as display, warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: screen.print(f"[yellow]warning:[/] {message}", highlight=False)
+            display.listen(run, {"kind": "begin"})
+            result = carry_out(run, folder, place, lambda event: display.listen(run, event))
+            display.listen(run, {"kind": "done", "accuracy": result["accuracy"]})
+        screen.print(summary(result, folder))
+
+
+def _run_of(folder: Path) -> Run:
+    if not (folder / "run.json").exists():
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no run.json")
+    return read_record(folder).run
+
+
+def _found(folder: Path) -> tuple[Run | None, int]:
+    """The run that a folder holds, if it holds one, and how many epochs of it are done."""
+    return read_record(folder).run if (folder / "run.json").exists() else None, len(read_metrics(folder))
 
 
 def summary(result: dict[str, Any], folder: Path) -> Table:
@@ -78,14 +93,14 @@ def summary(result: dict[str, Any], folder: Path) -> Table:
 
 def sweep(command: "cli.Sweep", words: str) -> None:
     """All runs of an experiment, then its report."""
+    if launched():
+        raise ValueError("a sweep starts its own processes: call it without torchrun (torchrun is for rewire train)")
     runs = [
         run if command.store is None or run.method == DENSE else replace(run, store=command.store)  # dense: no store
         for run in runs_of(command.name, command.scale)
     ]
     runs = list(dict.fromkeys(runs))
-    _refuse_device(command.device)
-    if command.workers < 1:
-        raise ValueError(f"--workers must be at least 1, not {command.workers}")
+    carry_out_all, workers = _engine(command, len(runs))
     directory = command.out or cli.RUNS / f"{command.name}-{command.scale}"
     about = {
         "experiment": command.name,
@@ -101,8 +116,8 @@ def sweep(command: "cli.Sweep", words: str) -> None:
     place = Place(command.device, command.data_dir, command.tensorboard)
     failed: dict[str, str] = {}
     if waiting:
-        with Display(runs, command.workers, done, console) as display:
-            outcome = run_all(waiting, directory, workers=command.workers, place=place, listen=display.listen)
+        with Display(runs, workers, done, console) as display:
+            outcome = carry_out_all(waiting, directory, place, display.listen)
         failed = {key: why for key, why in outcome.items() if why is not None}
     show_report(directory, None, only=TABLES[command.name])
     if failed:
@@ -110,6 +125,31 @@ def sweep(command: "cli.Sweep", words: str) -> None:
         trace = directory / first / "error.json"
         shown = read_json(trace)["traceback"] if trace.exists() else failed[first]
         raise ValueError(f"{len(failed)} of {len(runs)} runs failed; the first one, {directory / first}:\n{shown}")
+
+
+def _engine(command: "cli.Sweep", runs: int) -> tuple[Callable[[Sequence[Run], Path, Place, Listen], Outcome], int]:
+    """Who carries the runs out, and how many at once."""
+    if command.workers < 1:
+        raise ValueError(f"--workers must be at least 1, not {command.workers}")
+    if command.engine == "local":
+        if command.address is not None or command.gpus is not None:
+            raise ValueError("--address and --gpus are for --engine ray; the local engine uses this machine")
+        _refuse_device(command.device)
+        return lambda waiting, directory, place, listen: local.run_all(
+            waiting, directory, workers=command.workers, place=place, listen=listen
+        ), command.workers
+    need("ray", "ray")
+    from rewire.lab.engines import ray
+
+    if command.device.startswith("cuda:"):
+        raise ValueError(f"Ray hands out the GPUs itself: --device cuda, not {command.device}")
+    if command.address is None:
+        _refuse_device(command.device)
+    gpus = command.gpus if command.gpus is not None else float(command.device == "cuda")
+    resources = ray.Resources(command.address, command.workers, command.cpus, gpus)
+    return lambda waiting, directory, place, listen: ray.run_all(
+        waiting, directory, resources=resources, place=place, listen=listen
+    ), ray.slots(resources, runs)
 
 
 def report(command: "cli.Report", words: str) -> None:

@@ -8,9 +8,10 @@ import torch
 import rewire
 
 
-def environment(device: str) -> dict[str, str | int]:
+def environment(device: str, ranks: int = 1) -> dict[str, str | int]:
     """Versions, processor, threads and device, as plain data."""
-    return {
+    together: dict[str, str | int] = {"ranks": ranks} if ranks > 1 else {}
+    return together | {
         "rewire": rewire.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

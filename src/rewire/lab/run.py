@@ -8,7 +8,7 @@ from typing import Any
 from rewire.choose import choose, nearest
 
 DENSE = "dense"
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Run:
     warmup: int = 1
     """Epochs in which the learning rate rises from zero."""
     precision: str = "float32"
-    """float32, or bfloat16 by autocast."""
+    """float32, float64, or bfloat16 by autocast."""
     limit: int | None = None
     """Use only so many images of each split."""
     seed: int = 0

@@ -3,9 +3,9 @@
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rewire.lab.environment import environment
 from rewire.lab.models import build
 from rewire.lab.results import claim, read_json, write_json, write_metrics
 from rewire.lab.run import DENSE, Run
+from rewire.lab.team import Team
 from rewire.method import Method, Rewiring
 from rewire.methods import METHODS
 from rewire.parts.drop import Lowest
@@ -42,6 +43,7 @@ class Place:
     device: str = "cpu"
     data_dir: Path | None = None
     tensorboard: bool = False
+    team: Team = field(default_factory=Team)
 
 
 def method_of(run: Run, steps: int) -> Method:
@@ -73,11 +75,14 @@ class Trainer:
     """The objects of one training, and how they are saved and loaded."""
 
     def __init__(self, run: Run, place: Place) -> None:
-        self.run, self.place = run, place
+        self.run, self.place, self.team = run, place, place.team
+        if self.team.size > 1 and run.store == "packed":
+            raise ValueError("the packed store cannot be shared by several ranks: use --store masked, or one process")
         self.data: Dataset = load(run.data, data_dir=place.data_dir, limit=run.limit)
         self.device = torch.device(place.device)
         model = build(run.model, classes=self.data.classes, image=self.data.image, width=run.width, seed=run.seed)
-        self.model: nn.Module = model.to(self.device)
+        self.dtype = torch.float64 if run.precision == "float64" else torch.float32
+        self.model: nn.Module = model.to(self.device, self.dtype)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay
         )
@@ -89,6 +94,7 @@ class Trainer:
             self.rewirer = sparsify(self.model, self.optimizer, method, store=run.store, init=run.init, seed=run.seed)
             self.seen = Exploration(self.rewirer.layers)
             self.rewirer.on_rewire = lambda _: self.seen.add() if self.seen is not None else None
+        self.shared = self.team.share(self.model)
         self.metrics: list[dict[str, Any]] = []
         self.initial = self.nnz()
 
@@ -157,15 +163,22 @@ class Trainer:
         for index, (x, y) in enumerate(feed):
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.run, epoch * self.steps + index, self.steps)
+            mine = self.team.part(len(y))
             with self.autocast():
-                loss = F.cross_entropy(self.model(x), y)
+                loss = self.loss(self.shared(x[mine].to(self.dtype)), y[mine], len(y))
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
-            total += loss.detach() * len(y)
+            total += loss.detach() * (len(y) / self.team.size)
             seen += len(y)
             report({"kind": "step", "epoch": epoch, "step": index + 1, "steps": self.steps})
-        return float(total) / seen
+        return float(self.team.add(total)) / seen
+
+    def loss(self, out: Tensor, y: Tensor, count: int) -> Tensor:
+        """The mean over the batch; of a rank's part of it, so that the mean over the ranks is the one of the batch."""
+        if self.team.size == 1:
+            return F.cross_entropy(out, y)
+        return F.cross_entropy(out, y, reduction="sum") * (self.team.size / count)
 
     @torch.no_grad()
     def accuracy(self) -> tuple[float, float]:
@@ -180,35 +193,42 @@ class Trainer:
             std=self.data.std,
             device=self.device,
         ):
+            mine = self.team.part(len(y))
+            x, y = x[mine].to(self.dtype), y[mine]
             with self.autocast():
                 out = self.model(x)
             hits += (out.argmax(1) == y).sum()
             loss += F.cross_entropy(out.float(), y, reduction="sum")
         count = len(self.data.test_labels)
-        return float(hits) / count, float(loss) / count
+        return float(self.team.add(hits)) / count, float(self.team.add(loss)) / count
 
 
 def train(run: Run, folder: Path, place: Place | None = None, report: Report = lambda event: None) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return its result. A finished run is not repeated."""
     place = place or Place()
-    with claim(folder):
-        if (folder / "result.json").exists():
-            return read_json(folder / "result.json")
-        write_json(folder / "run.json", {"run": run.to_dict(), "id": run.id, "environment": environment(place.device)})
-        (folder / "error.json").unlink(missing_ok=True)
+    team, known = place.team, folder / "result.json"
+    with ExitStack() as stack:
+        team.once(lambda: stack.enter_context(claim(folder)))
+        if (result := team.once(lambda: read_json(known) if known.exists() else None)) is not None:
+            return result
+        if team.first:
+            about = {"run": run.to_dict(), "id": run.id, "environment": environment(place.device, team.size)}
+            write_json(folder / "run.json", about)
+            (folder / "error.json").unlink(missing_ok=True)
         try:
             return _train(run, folder, place, report)
         except Exception:
-            write_json(folder / "error.json", {"traceback": traceback.format_exc()})
+            if team.first:
+                write_json(folder / "error.json", {"traceback": traceback.format_exc()})
             raise
 
 
 def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, Any]:
-    trainer = Trainer(run, place)
+    team, trainer = place.team, Trainer(run, place)
     checkpoint = folder / "checkpoint.safetensors"
-    if checkpoint.exists():
-        trainer.load_state(checkpoints.load(checkpoint))
-    log = Board(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard else None
+    if (state := team.once(lambda: checkpoints.load(checkpoint) if checkpoint.exists() else None)) is not None:
+        trainer.load_state(state)
+    log = Board(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard and team.first else None
     for epoch in range(len(trainer.metrics), run.epochs):
         began = time.perf_counter()
         loss = trainer.train_epoch(epoch, report)
@@ -223,15 +243,19 @@ def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, An
             "nnz": list(trainer.nnz().values()),
         }
         trainer.metrics.append(line)
-        checkpoints.save(checkpoint, trainer.state())
-        write_metrics(folder, trainer.metrics)
+        team.once(lambda: _save(folder, trainer))
         if log is not None:
             log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
         report({"kind": "epoch", **line})
-    result = outcome(trainer, place)
-    checkpoints.save_tensors(folder / "topology.safetensors", trainer.masks())
-    write_json(folder / "result.json", result)
+    result, masks = outcome(trainer, place), trainer.masks()
+    team.once(lambda: checkpoints.save_tensors(folder / "topology.safetensors", masks))
+    team.once(lambda: write_json(folder / "result.json", result))
     return result
+
+
+def _save(folder: Path, trainer: Trainer) -> None:
+    checkpoints.save(folder / "checkpoint.safetensors", trainer.state())
+    write_metrics(folder, trainer.metrics)
 
 
 def training_flops(
@@ -253,7 +277,8 @@ def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
     nnz, explored, last = trainer.nnz(), trainer.explored(), trainer.metrics[-1]
     specs = {one.spec.name: one.spec for one in find_layers(trainer.model)[0]}
     used = {name: count_units(specs[name], where_true(mask.bool())) for name, mask in trainer.masks().items()}
-    applied = positions(trainer.model, torch.zeros(1, *trainer.data.image, device=trainer.device))
+    example = torch.zeros(1, *trainer.data.image, device=trainer.device, dtype=trainer.dtype)
+    applied = positions(trainer.model, example)
     sizes = {name: spec.numel for name, spec in specs.items()}
     sparse, dense = macs(nnz, applied), macs(sizes, applied)
     history = trainer.rewirer.history if trainer.rewirer is not None else []
@@ -277,6 +302,6 @@ def outcome(trainer: Trainer, place: Place) -> dict[str, Any]:
         "rewirings": [asdict(one) for one in history],
         "steps_per_epoch": trainer.steps,
         "seconds": sum(line["seconds"] for line in trainer.metrics),
-        "environment": environment(place.device),
+        "environment": environment(place.device, place.team.size),
         "command": shlex.join(["rewire", "train", *trainer.run.arguments()]),
     }

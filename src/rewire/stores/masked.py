@@ -18,7 +18,7 @@ from rewire.select import Found
 from rewire.stores.flat import put
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import MASK, POSITIONS
-from rewire.stores.optimizer import follows_shape
+from rewire.stores.optimizer import follows_shape, refuse_foreign
 from rewire.stores.shards import is_sharded
 from rewire.topology import Edit
 
@@ -53,8 +53,19 @@ class MaskedStore:
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_from_packed))
             self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
-            self._hooks.append(optimizer.register_load_state_dict_post_hook(layer.distrust))
+        self._loading: list[RemovableHandle] = []
+        self.follow(optimizer)
         self._put_in_order()
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the state of this optimizer from now on."""
+        refuse_foreign(optimizer, {layer.name: layer.parameter for layer in self.layers})
+        for hook in self._loading:
+            hook.remove()
+        self.optimizer, self._enforce = optimizer, None
+        self._loading = [optimizer.register_load_state_dict_post_hook(layer.distrust) for layer in self.layers]
+        for layer in self.layers:
+            layer.distrust()
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
@@ -132,7 +143,7 @@ class MaskedStore:
 
     def remove(self) -> None:
         """Detach from the model: plain parameters, with zeros where no weight was."""
-        for hook in self._hooks:
+        for hook in self._hooks + self._loading:
             hook.remove()
         for layer in self.layers:
             release(layer.module)

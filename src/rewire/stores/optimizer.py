@@ -1,12 +1,30 @@
 """Optimizer state moves with the weights: whatever has the parameter's shape, for any optimizer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from rewire.stores.flat import put
 from rewire.stores.shards import local
+
+
+def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that steps, inside the wrappers that trainers put around it and that have no hooks of their own."""
+    while isinstance(wrapped := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = wrapped
+    return optimizer
+
+
+def refuse_foreign(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> None:
+    """Raise, with their names, if there are weights that the optimizer does not train."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    foreign = [name for name, weight in weights.items() if id(weight) not in held]
+    if foreign:
+        raise ValueError(
+            f"the optimizer does not hold the weight of {', '.join(foreign)}: "
+            "build it from model.parameters(), or leave those layers out with exclude="
+        )
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[Tensor]:

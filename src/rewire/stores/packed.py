@@ -20,7 +20,7 @@ from rewire.stores.flat import is_finite, take, top_of_tiles
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import TWINS, Tape, pack_module, resize, uncovered, unpack_module
-from rewire.stores.optimizer import follows_shape, reshape_state, state_tensors
+from rewire.stores.optimizer import follows_shape, refuse_foreign, reshape_state, state_tensors
 from rewire.topology import Edit, Top
 
 TILE = 1 << 20  # weights whose gradient is held at once
@@ -215,6 +215,12 @@ class PackedStore:
                 layer.module.tape = None
             elif layer.module.tape is None:
                 layer.module.tape = Tape()
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the state of this optimizer from now on."""
+        refuse_foreign(optimizer, {layer.name: layer.parameter for layer in self._packed.values()})
+        self._masked.follow(optimizer)
+        self.optimizer = optimizer
 
     def track_momentum(self) -> None:
         """Refused before it comes to this."""

@@ -55,6 +55,9 @@ class Store(Protocol):
     def notes(self) -> dict[str, str]:
         """Layers that are held in another way than the store's name says, with the reason."""
 
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the state of this optimizer from now on."""
+
     def track_momentum(self) -> None:
         """Keep an average of the dense gradient of every layer from now on."""
 

@@ -7,22 +7,17 @@ rest goes on; stopping loses no more than the epoch under way.
 import multiprocessing
 import os
 import signal
-import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.results import BusyError
+from rewire.lab.engines.work import Listen, Outcome, carry_out, goes_on, seldom
 from rewire.lab.run import Run
-from rewire.lab.train import Place, train
-
-ATTEMPTS = 3  # how often a run may lose its worker before it counts as failed
-Listen = Callable[[Run, dict[str, Any]], None]
+from rewire.lab.train import Place
 
 
 @dataclass
@@ -34,17 +29,12 @@ class Worker:
     run: Run | None = None
 
 
-def run_all(
-    runs: Sequence[Run], directory: Path, *, workers: int, place: Place, listen: Listen
-) -> dict[str, str | None]:
-    """Carry out all runs; for each id ``None`` when it is done, or why it is not.
-
-    ``listen`` hears of every run: events of kind begin, step, epoch, done, failed, lost.
-    """
+def run_all(runs: Sequence[Run], directory: Path, *, workers: int, place: Place, listen: Listen) -> Outcome:
+    """Carry out all runs; for each id ``None`` when it is done, or why it is not."""
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     waiting, attempts = deque(runs), dict.fromkeys((run.id for run in runs), 0)
-    outcome: dict[str, str | None] = {}
+    outcome: Outcome = {}
     team = [_hire(workers, place) for _ in range(min(workers, len(runs)))]
     try:
         while len(outcome) < len(attempts):
@@ -59,7 +49,8 @@ def run_all(
                     team[team.index(worker)] = _hire(workers, place)
                     if run is not None:
                         attempts[run.id] += 1
-                        _after_loss(run, attempts[run.id], waiting, outcome, listen)
+                        if goes_on(run, attempts[run.id], outcome, listen):
+                            waiting.appendleft(run)
     finally:
         _dismiss(team)
     return outcome
@@ -87,7 +78,7 @@ def _with_news(team: list[Worker]) -> list[Worker]:
     return [worker for worker in team if worker.line in ready]
 
 
-def _hear(worker: Worker, outcome: dict[str, str | None], listen: Listen) -> None:
+def _hear(worker: Worker, outcome: Outcome, listen: Listen) -> None:
     event = worker.line.recv()
     run = worker.run
     assert run is not None
@@ -95,15 +86,6 @@ def _hear(worker: Worker, outcome: dict[str, str | None], listen: Listen) -> Non
         outcome[run.id] = event.get("error")
         worker.run = None
     listen(run, event)
-
-
-def _after_loss(run: Run, lost: int, waiting: deque[Run], outcome: dict[str, str | None], listen: Listen) -> None:
-    if lost < ATTEMPTS:
-        waiting.appendleft(run)
-        listen(run, {"kind": "lost"})
-    else:
-        outcome[run.id] = f"its worker was killed {lost} times (out of memory?)"
-        listen(run, {"kind": "failed", "error": outcome[run.id]})
 
 
 def _dismiss(team: list[Worker]) -> None:
@@ -124,13 +106,8 @@ def _work(line: "Connection[Any, Any]", threads: int, place: Place) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(threads)
-    spoken = 0.0
 
     def report(event: dict[str, Any]) -> None:
-        nonlocal spoken
-        if event["kind"] == "step" and time.monotonic() - spoken < 0.25:
-            return
-        spoken = time.monotonic()
         try:
             line.send(event)
         except OSError:
@@ -141,20 +118,7 @@ def _work(line: "Connection[Any, Any]", threads: int, place: Place) -> None:
             run, folder = line.recv()
         except (EOFError, OSError):
             return
-        report(_carry_out(run, folder, place, report))
-
-
-def _carry_out(run: Run, folder: Path, place: Place, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    try:
-        for _ in range(20):
-            try:
-                return {"kind": "done", "accuracy": train(run, folder, place, report)["accuracy"]}
-            except BusyError:  # a worker of a sweep that was just killed notices it at its next report
-                time.sleep(0.5)
-        return {"kind": "failed", "error": f"another process works on {folder}"}
-    except Exception as error:
-        last = traceback.format_exception_only(error)[-1].strip()
-        return {"kind": "failed", "error": last, "traceback": traceback.format_exc()}
+        report(carry_out(run, folder, place, seldom(report)))
 
 
 def _leave(_signal: int, _frame: object) -> None:

@@ -1,0 +1,1 @@
+"""Callbacks for other trainers, one module each. The library never imports them."""

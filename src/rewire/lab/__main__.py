@@ -1,0 +1,5 @@
+"""``python -m rewire.lab``: the ``rewire`` command, for ``torchrun -m``."""
+
+from rewire.lab.cli import main
+
+main()

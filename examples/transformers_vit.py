@@ -4,6 +4,7 @@ Run: python examples/transformers_vit.py
 """
 
 import tempfile
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -30,10 +31,15 @@ class Digits(Dataset[dict[str, Tensor]]):
         return {"pixel_values": self.x[index], "labels": self.y[index]}
 
 
+def accuracy(found: Any) -> dict[str, float]:
+    return {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())}
+
+
 def main() -> None:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=10))
+    sizes: dict[str, Any] = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2}
+    images: dict[str, Any] = {"image_size": 8, "patch_size": 4, "num_channels": 1, "num_labels": 10}
+    model = ViTForImageClassification(ViTConfig(**sizes, **images, num_attention_heads=4))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -49,10 +55,10 @@ def main() -> None:
             args=arguments,
             train_dataset=Digits(0, 1500),
             callbacks=[sparse],
-            compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())},
+            compute_metrics=accuracy,
         )
         trainer.train()
-        print(f"accuracy {trainer.evaluate(Digits(1500, 1797))['eval_accuracy']:.1%}")  # type: ignore[arg-type]
+        print(f"accuracy {trainer.evaluate(Digits(1500, 1797))['eval_accuracy']:.1%}")
     print(sparse.rewirer)
 
 

@@ -70,7 +70,7 @@ class Team:
             if type(module) is nn.BatchNorm2d:
                 module.__class__ = SharedBatchNorm2d
         # Buffers agree by construction: masks, and running statistics of the whole batch.
-        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+        return nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
 
 
 class _Sum(torch.autograd.Function):

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from rewire.select import unwrap
 from rewire.stores.flat import put, take, where_true
 from rewire.stores.masked import release
-from rewire.stores.modules import MASK, TWINS, Packed, pack_module, uncovered, unpack_module
+from rewire.stores.modules import MASK, Packed, pack_module, uncovered, unpack_module
+from rewire.stores.twins import TWINS
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ Row = dict[str, object]
 SPARSITIES = (0.90, 0.97, 0.99)
 BATCH = 128
 NETWORKS = ("mlp", "vgg16", "resnet-18", "mobilenet-v2")
+PAUSE = 0.03  # seconds before a short measurement
 EVERY = 391  # steps between rewirings, an epoch of CIFAR: a share of the cost of one is in every training figure
 TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {  # network and start: the speed-ups aimed at
     ("mlp", "erk"): (5, 12, 26),
@@ -96,7 +97,7 @@ def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
     found: list[Row] = []
     for threads in options.threads:
         torch.set_num_threads(threads)
-        median = interleaved(works, options.rounds)
+        median = interleaved(works, options.rounds, pause=PAUSE if len(shape) == 1 else 0.0)
         best = min(value for kind, value in median.items() if "%" not in kind)
         for sparsity in options.sparsities:
             target = TRAIN[name, start][SPARSITIES.index(sparsity)]
@@ -150,7 +151,7 @@ def inferred(name: str, batch: int, options: argparse.Namespace) -> list[Row]:
                     fast(x)
 
             works[f"{sparsity:.0%}"] = run
-        median = interleaved(works, options.rounds if batch > 1 else 20 * options.rounds)
+        median = interleaved(works, options.rounds if batch > 1 else 5 * options.rounds, pause=PAUSE)
         for sparsity in options.sparsities:
             target = INFER[name, batch][SPARSITIES.index(sparsity)]
             what = f"infer {name} erk {sparsity:.0%}, batch {batch}, {threads} threads, against ONNX Runtime"

@@ -52,7 +52,7 @@ def unpack(model: nn.Module) -> None:
     """In place: packed layers become dense ones with a mask, and batch norm and pooling torch's own."""
     for module in model.modules():
         if isinstance(module, Packed):
-            if module.relu:
+            if module.limit >= 0:
                 raise ValueError(
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"

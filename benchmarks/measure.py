@@ -13,12 +13,21 @@ from pathlib import Path
 Work = Callable[[], object]
 
 
-def interleaved(works: dict[str, Work], rounds: int, before: Work = lambda: None) -> dict[str, float]:
-    """Median seconds of each work; ``before`` is called ahead of every measurement and not timed."""
+def interleaved(
+    works: dict[str, Work], rounds: int, before: Work = lambda: None, pause: float = 0.0
+) -> dict[str, float]:
+    """Median seconds of each work; ``before`` is called ahead of every measurement and not timed.
+
+    Threads of one runtime go on spinning for a while and take the core from the next one: with a ``pause`` they come to
+    rest, and one run that is not timed wakes those of the work itself.
+    """
     times: dict[str, list[float]] = {name: [] for name in works}
     for index in range(rounds + 1):
         for name, work in list(works.items())[:: 1 if index % 2 else -1]:  # no work always follows the same one
             before()
+            if pause:
+                time.sleep(pause)
+                work()
             began = time.perf_counter()
             work()
             if index:  # the first round warms up

@@ -1,14 +1,17 @@
 """Training with the packed store and inference with ``pack``, against the best dense PyTorch and ONNX Runtime.
 
 Networks are ordinary torch modules. Dense PyTorch runs in both memory formats and the faster one counts; everything is
-timed in turns, with two threads and with one.
-``python -m benchmarks.packed`` runs this alone; ``--quick`` only the MLP.
+timed in turns. A training figure is the time of an ordinary step plus its share of a rewiring, one in ``EVERY`` steps:
+two steps are timed, one that rewires and one that makes the new tables; what they take beyond two ordinary ones is
+shared.
+``python -m benchmarks.packed`` runs this alone; see ``--help`` for single cells and for the profile of a step.
 """
 
+import argparse
 import importlib.util
 import io
 import itertools
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -17,7 +20,9 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.kernels.ops import plan_for
+from rewire.kernels import norm, ops, pooling
+from rewire.kernels.library import native
+from rewire.kernels.ops import table_bytes
 from rewire.lab import models
 from rewire.rewirer import Rewirer
 from rewire.stores.packed import PackedLayer
@@ -26,6 +31,7 @@ Row = dict[str, object]
 SPARSITIES = (0.90, 0.97, 0.99)
 BATCH = 128
 NETWORKS = ("mlp", "vgg16", "resnet-18", "mobilenet-v2")
+PAUSE = 0.03  # seconds before a short measurement
 EVERY = 391  # steps between rewirings, an epoch of CIFAR: a share of the cost of one is in every training figure
 TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {  # network and start: the speed-ups aimed at
     ("mlp", "erk"): (5, 12, 26),
@@ -68,7 +74,7 @@ def training(model: nn.Module, x: Tensor, y: Tensor, prepare: Callable[[torch.op
     return step
 
 
-def trained(name: str, start: str, rounds: int) -> list[Row]:
+def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
     """Dense in both formats and packed at every sparsity, one training step at a time, in turns."""
     _, shape, classes = network(name)
     x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
@@ -78,7 +84,7 @@ def trained(name: str, start: str, rounds: int) -> list[Row]:
         inner = x.contiguous(memory_format=torch.channels_last)
         works["channels_last"] = training(last, inner, y, lambda _: None)
     rewirers: dict[float, Rewirer] = {}
-    for sparsity in SPARSITIES:
+    for sparsity in options.sparsities:
         model = network(name)[0]
 
         def prepare(optimizer: torch.optim.Optimizer, model: nn.Module = model, sparsity: float = sparsity) -> None:
@@ -89,16 +95,17 @@ def trained(name: str, start: str, rounds: int) -> list[Row]:
         works[f"{sparsity:.0%}"] = step
         works[f"{sparsity:.0%} rewiring"] = rewiring(step, rewirers[sparsity])
     found: list[Row] = []
-    for threads in (2, 1):
+    for threads in options.threads:
         torch.set_num_threads(threads)
-        median = interleaved(works, rounds)
+        median = interleaved(works, options.rounds, pause=PAUSE if len(shape) == 1 else 0.0)
         best = min(value for kind, value in median.items() if "%" not in kind)
-        for sparsity, target in zip(SPARSITIES, TRAIN[name, start], strict=True):
+        for sparsity in options.sparsities:
+            target = TRAIN[name, start][SPARSITIES.index(sparsity)]
             what = f"train {name} {start} {sparsity:.0%}, batch {BATCH}, {threads} threads"
             ordinary, rare = median[f"{sparsity:.0%}"], median[f"{sparsity:.0%} rewiring"]
             found.append(row(what, best / (ordinary + (rare - 2 * ordinary) / EVERY), target, median))
-    for sparsity, target in zip(SPARSITIES, MEMORY, strict=True):
-        ratio = memory_ratio(rewirers[sparsity])
+    for sparsity in options.sparsities:
+        ratio, target = memory_ratio(rewirers[sparsity]), MEMORY[SPARSITIES.index(sparsity)]
         found.append(row(f"memory {name} {start} {sparsity:.0%}: dense over packed bytes", ratio, target, {}))
     return found
 
@@ -122,23 +129,21 @@ def memory_ratio(rewirer: Rewirer) -> float:
     ours = dense = 0
     for layer in rewirer.layers:
         assert isinstance(layer, PackedLayer)
-        shape = layer.module.geometry
-        tables = plan_for(shape, layer.active(), 8, 8 if shape.taps > 1 else 1) if shape.taps > 1 else None
-        tables = tables or plan_for(shape, layer.active(), 1, 1)
-        ours += layer.nnz * (3 * 4 + layer.active().element_size()) + tables.nbytes
+        positions = layer.module.weight_positions
+        ours += layer.nnz * (3 * 4 + positions.element_size()) + table_bytes(positions)
         dense += layer.shape.numel() * 3 * 4
     return dense / ours
 
 
-def inferred(name: str, batch: int, rounds: int) -> list[Row]:
+def inferred(name: str, batch: int, options: argparse.Namespace) -> list[Row]:
     """ONNX Runtime on the dense model against ``pack`` on sparse ones (ERK)."""
     model, shape, _classes = network(name)
     x = torch.randn(batch, *shape)
     found: list[Row] = []
-    for threads in (2, 1):
+    for threads in options.threads:
         torch.set_num_threads(threads)
         works: dict[str, Work] = {"onnxruntime": onnx_session(model.eval(), x, threads)}
-        for sparsity in SPARSITIES:
+        for sparsity in options.sparsities:
             fast = rewire.pack(scattered(name, sparsity), x, measure=True)
 
             def run(fast: nn.Module = fast) -> None:
@@ -146,8 +151,9 @@ def inferred(name: str, batch: int, rounds: int) -> list[Row]:
                     fast(x)
 
             works[f"{sparsity:.0%}"] = run
-        median = interleaved(works, rounds)
-        for sparsity, target in zip(SPARSITIES, INFER[name, batch], strict=True):
+        median = interleaved(works, options.rounds if batch > 1 else 5 * options.rounds, pause=PAUSE)
+        for sparsity in options.sparsities:
+            target = INFER[name, batch][SPARSITIES.index(sparsity)]
             what = f"infer {name} erk {sparsity:.0%}, batch {batch}, {threads} threads, against ONNX Runtime"
             found.append(row(what, median["onnxruntime"] / median[f"{sparsity:.0%}"], target, median))
     return found
@@ -179,22 +185,89 @@ def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row
     return {"what": what, "ratio": ratio, "target": f"at least {target}", "met": ratio >= target, "milliseconds": times}
 
 
-def each(names: Sequence[str], rounds: int) -> Iterator[Row]:
+class Stopwatch:
+    """A native library that adds up the time spent in each of its functions."""
+
+    def __init__(self, library: object) -> None:
+        self.library = library
+        self.seconds: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        function = getattr(self.library, name)
+
+        def timed(*args: object) -> object:
+            began = time.perf_counter()
+            result = function(*args)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            return result
+
+        return timed
+
+
+def profiled(name: str, start: str, options: argparse.Namespace) -> Iterator[str]:
+    """Where the time of a training step goes, kernel by kernel."""
+    _, shape, classes = network(name)
+    x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
+    watch = Stopwatch(native())
+    for module in (ops, norm, pooling):
+        module.native = lambda: watch  # type: ignore[attr-defined]
+    for threads, sparsity in itertools.product(options.threads, options.sparsities):
+        torch.set_num_threads(threads)
+        model = network(name)[0]
+        method = rewire.ggr(density=1 - sparsity, every=EVERY, until=10**9, start=start)
+        step = training(model, x, y, lambda o, m=model, r=method: rewire.sparsify(m, o, r, store="packed"))  # type: ignore[misc]
+        step()
+        watch.seconds = {}
+        total = interleaved({"step": step}, options.rounds)["step"]
+        yield f"{name} {start} {sparsity:.0%}, {threads} threads: {1000 * total:.1f} ms"
+        parts = {kernel: seconds / (options.rounds + 1) for kernel, seconds in watch.seconds.items()}
+        parts["torch and Python"] = total - sum(parts.values())
+        for kernel, seconds in sorted(parts.items(), key=lambda part: -part[1]):
+            yield f"    {kernel:26} {1000 * seconds:8.1f} ms   {seconds / total:4.0%}"
+
+
+def each(options: argparse.Namespace) -> Iterator[Row]:
     """One row after the other, as they are measured."""
     threads = torch.get_num_threads()
     for name, start in TRAIN:
-        if name in names:
-            yield from trained(name, start, rounds)
+        if name in options.networks and start in options.starts and "train" in options.kinds:
+            yield from trained(name, start, options)
     for name, batch in INFER:
-        if name in names and importlib.util.find_spec("onnxruntime") is not None:
-            yield from inferred(name, batch, rounds)
+        runs = name in options.networks and f"infer-{batch}" in options.kinds
+        if runs and importlib.util.find_spec("onnxruntime") is not None:
+            yield from inferred(name, batch, options)
     torch.set_num_threads(threads)
 
 
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Which cells to measure: all of them unless told otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.packed")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--starts", nargs="+", choices=("erk", "uniform"), default=("erk", "uniform"))
+    kinds = ("train", "infer-64", "infer-1")
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
+    parser.add_argument("--sparsities", nargs="+", type=float, choices=SPARSITIES, default=SPARSITIES)
+    parser.add_argument("--threads", nargs="+", type=int, default=(2, 1))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="the kernels of a training step instead")
+    return parser.parse_args(words)
+
+
 def rows() -> list[Row]:
-    return list(each(NETWORKS, rounds=5))
+    return list(each(parse([])))
+
+
+def main() -> None:
+    options = parse()
+    if options.profile:
+        for name, start in TRAIN:
+            if name in options.networks and start in options.starts:
+                print(*profiled(name, start, options), sep="\n", flush=True)
+        return
+    for one in each(options):
+        times = " ".join(f"{kind} {value:.1f}" for kind, value in one["milliseconds"].items())  # type: ignore[attr-defined]
+        print(f"{one['what']:75} {one['ratio']:8.2f}   {one['target']}   {times}", flush=True)
 
 
 if __name__ == "__main__":
-    for one in each(("mlp",) if "--quick" in sys.argv else NETWORKS, rounds=5):
-        print(f"{one['what']:75} {one['ratio']:8.2f}   {one['target']}   {one['milliseconds']}", flush=True)
+    main()

@@ -16,8 +16,9 @@ SOURCE = ROOT / "src" / "rewire"
 # except within a folder that is one idea (lab).
 FLOORS = [
     ["choose", "topology", "kernels.build", "kernels.geometry"],
-    ["kernels.library", "kernels.plan", "kernels.reference"],
-    ["kernels.ops", "kernels.maps"],
+    ["kernels.library", "kernels.memory", "kernels.plan", "kernels.reference"],
+    ["kernels.single", "kernels.norm", "kernels.pooling"],
+    ["kernels.ops"],
     ["ranks"],
     ["layer"],
     ["select", "parts.start", "parts.drop", "parts.allocate", "parts.grow", "parts.schedule"],
@@ -26,7 +27,7 @@ FLOORS = [
     ["stores.flat", "stores.shards"],
     ["stores.optimizer"],
     ["stores.modules", "stores.store"],
-    ["stores.masked_layer"],
+    ["stores.masked_layer", "stores.twins"],
     ["stores.masked"],
     ["stores.packed"],
     ["checkpoint", "table", "distributed.group"],

@@ -1,5 +1,7 @@
 """Models packed for inference: the same function, faster."""
 
+import math
+
 import pytest
 import torch
 from tests.networks import OPTIMIZERS, batch, train
@@ -39,9 +41,9 @@ def test_batch_norm_is_folded_and_relu_fused():
     called = [type(fast.get_submodule(n.target)).__name__ for n in fast.graph.nodes if n.op == "call_module"]
     assert called == [
         *("PackedConv2d", "InnermostMaxPool2d", "PackedConv2d", "InnermostAvgPool2d"),
-        *("Flatten", "PackedLinear", "PackedLinear"),
+        *("InnermostFlatten", "PackedLinear", "PackedLinear"),
     ]
-    assert [layer.relu for layer in packed_layers(fast)] == [True, True, True, False]
+    assert [layer.limit for layer in packed_layers(fast)] == [math.inf, math.inf, math.inf, -1]
     assert isinstance(model[0], nn.Conv2d)
     assert model[0].bias is None  # the model itself was left alone
 

@@ -1,6 +1,7 @@
 """``pack``: a trained sparse model made fast for inference. Batch norm is folded, bias and ReLU are fused."""
 
 import copy
+import math
 import time
 import warnings
 
@@ -9,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from rewire.kernels.geometry import batch_innermost
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
-from rewire.stores.modules import TWINS, Packed, pack_module, uncovered
+from rewire.stores.modules import Packed, pack_module, uncovered
+from rewire.stores.twins import TWINS, relu_limit
 
 DENSEST = 0.3  # above this share of weights a dense layer is faster
 _RELU = (F.relu, torch.relu, "relu")
@@ -111,11 +114,11 @@ def _fuse_relu(plain: nn.Module, graph: fx.Graph) -> None:
         after = _follower(node)
         if after is None:
             continue
-        called = after.op == "call_module" and type(plain.get_submodule(str(after.target))) is nn.ReLU
-        if called or (after.op in ("call_function", "call_method") and after.target in _RELU):
+        limit = relu_limit([plain.get_submodule(str(after.target))]) if after.op == "call_module" else -1.0
+        if limit >= 0 or (after.op in ("call_function", "call_method") and after.target in _RELU):
             layer = plain.get_submodule(str(node.target))
             assert isinstance(layer, Packed)
-            layer.relu = True
+            layer.limit = limit if limit >= 0 else math.inf
             after.replace_all_uses_with(node)
             graph.erase_node(after)
 
@@ -133,13 +136,20 @@ def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[
 
 
 def _gains(module: nn.Module, x: Tensor) -> bool:
+    """Whether a layer is faster packed. Among packed layers a dense one has to change the memory format, twice."""
     twin = copy.deepcopy(module)
     _pack(twin)
-    inside = x.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1) if x.dim() == 4 else x.t().contiguous().t()
+    image = x.dim() == 4 and len(x) > 1
+    given = batch_innermost(x).permute(3, 2, 0, 1) if image else x
+
+    def dense() -> Tensor:
+        y: Tensor = module(given)
+        return batch_innermost(y) if image else y
+
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(5):  # in turns: whatever slows the machine down meets both
-        for packed, (layer, given) in enumerate(((module, x), (twin, inside))):
+        for packed, work in ((False, dense), (True, lambda: twin(given))):
             began = time.perf_counter()
-            layer(given)
-            times[bool(packed)].append(time.perf_counter() - began)
+            work()
+            times[packed].append(time.perf_counter() - began)
     return min(times[True]) < min(times[False])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from rewire.select import unwrap
 from rewire.stores.flat import put, take, where_true
 from rewire.stores.masked import release
-from rewire.stores.modules import MASK, TWINS, Packed, pack_module, uncovered, unpack_module
+from rewire.stores.modules import MASK, Packed, pack_module, uncovered, unpack_module
+from rewire.stores.twins import TWINS
 
 
 @torch.no_grad()
@@ -51,7 +52,7 @@ def unpack(model: nn.Module) -> None:
     """In place: packed layers become dense ones with a mask, and batch norm and pooling torch's own."""
     for module in model.modules():
         if isinstance(module, Packed):
-            if module.relu:
+            if module.limit >= 0:
                 raise ValueError(
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"

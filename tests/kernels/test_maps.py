@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewire.kernels import library, maps
+from rewire.kernels import library, norm, pooling
 from rewire.kernels.geometry import is_batch_innermost
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
@@ -16,7 +16,8 @@ BATCHES = [1, 3, 16, 100]
 @pytest.fixture(params=library.available())
 def isa(request, monkeypatch):
     loaded = library.load(request.param)
-    monkeypatch.setattr(maps, "native", lambda: loaded)
+    monkeypatch.setattr(norm, "native", lambda: loaded)
+    monkeypatch.setattr(pooling, "native", lambda: loaded)
 
 
 def image(batch, channels=5, height=7, width=6, innermost=True):
@@ -37,7 +38,7 @@ def agree(y, expected, inputs):
 def test_native_batch_norm(isa, batch, innermost):
     x = image(batch, innermost=innermost)
     weight, bias = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
-    y, mean, variance = maps.batch_norm(x, weight, bias, 1e-5)
+    y, (mean, variance) = norm.batch_norm(x, weight, bias, 1e-5)
     torch.testing.assert_close(mean, x.mean((0, 2, 3)))
     torch.testing.assert_close(variance, x.var((0, 2, 3), correction=0), rtol=1e-4, atol=1e-4)
     agree(y, F.batch_norm(x, None, None, weight, bias, training=True), (x, weight, bias))
@@ -50,10 +51,10 @@ def test_native_batch_norm(isa, batch, innermost):
 def test_native_pooling(isa, batch, kernel, stride, pad):
     x = image(batch)
     window = [*kernel, *stride, *pad]
-    agree(maps.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
+    agree(pooling.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
     for counts in (True, False):
         expected = F.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
-        agree(maps.avg_pool2d(x, window, counts), expected, (x,))
+        agree(pooling.avg_pool2d(x, window, counts), expected, (x,))
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,18 +71,19 @@ def test_fuzzed_maps_stay_inside_their_memory(data):
     window = [*kernel, *stride, *pad]
     for level in library.available():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(maps, "native", lambda level=level: library.load(level))
-            agree(maps.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
+            for module in (norm, pooling):
+                patch.setattr(module, "native", lambda level=level: library.load(level))
+            agree(pooling.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
             expected = F.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
-            agree(maps.avg_pool2d(x, window, counts), expected, (x,))
+            agree(pooling.avg_pool2d(x, window, counts), expected, (x,))
             if x.numel() // channels > 4:  # the gradient of a norm over a few numbers is mostly rounding
                 expected = F.batch_norm(x, None, None, weight, bias, training=True)
-                agree(maps.batch_norm(x, weight, bias, 1e-5)[0], expected, (x, weight, bias))
+                agree(norm.batch_norm(x, weight, bias, 1e-5)[0], expected, (x, weight, bias))
 
 
 def test_native_max_pool_ties_go_to_the_first_and_nan_wins(isa):
     x = torch.tensor([[[[1.0, 1.0], [float("nan"), 0.0]]]], requires_grad=True)
-    y = maps.max_pool2d(x, [1, 2, 1, 2, 0, 0])
+    y = pooling.max_pool2d(x, [1, 2, 1, 2, 0, 0])
     assert y[0, 0, 0, 0] == 1
     assert y[0, 0, 1, 0].isnan()
     assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [1, 0, 1, 0]
@@ -89,6 +91,6 @@ def test_native_max_pool_ties_go_to_the_first_and_nan_wins(isa):
 
 def test_registered_operators_are_sound():
     x = image(3).detach()
-    torch.library.opcheck(maps.batch_norm, (x, torch.ones(5), torch.zeros(5), 1e-5))
-    torch.library.opcheck(maps.max_pool2d, (x, [2, 2, 2, 2, 0, 0]))
-    torch.library.opcheck(maps.avg_pool2d, (x, [2, 2, 2, 2, 0, 0], True))
+    torch.library.opcheck(norm.operator, (x, torch.ones(5), torch.zeros(5), 1e-5))
+    torch.library.opcheck(pooling.max_pool2d, (x, [2, 2, 2, 2, 0, 0]))
+    torch.library.opcheck(pooling.avg_pool2d, (x, [2, 2, 2, 2, 0, 0], True))

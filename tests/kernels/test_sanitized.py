@@ -12,10 +12,12 @@ from rewire.kernels import library, ops
 from rewire.kernels.geometry import Geometry
 
 geometry, positions = Geometry((4, 6, 1, 1)), torch.arange(24)
-tables = ops.plan_for(geometry, positions, 1, 1).forward
+plan = ops.plan_for(geometry, positions, 1, 1)
 x, values, y = torch.zeros(5 * 16), torch.zeros(24), torch.zeros(4 * 16)  # one channel less than the tables say
 kernel = library.load("{level}").rewire_forward
-kernel(ctypes.addressof(tables), x.data_ptr(), values.data_ptr(), None, y.data_ptr(), 16, 0, 1)
+tables = [ctypes.addressof(one) for one in (plan.layer, plan.forward_tables, plan.forward)]
+given = (positions.data_ptr(), 1, x.data_ptr(), values.data_ptr(), None, y.data_ptr(), None, None)
+kernel(*tables, *given, 16, 0, -1.0, 1)
 """
 
 

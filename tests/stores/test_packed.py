@@ -12,8 +12,9 @@ from torch import nn
 
 import rewire
 from rewire.layer import Signal
-from rewire.stores.modules import InnermostBatchNorm2d, PackedConv2d, PackedLinear
+from rewire.stores.modules import PackedConv2d, PackedLinear
 from rewire.stores.packed import gradient_tiles
+from rewire.stores.twins import InnermostBatchNorm2d
 
 PACKABLE = [name for name in rewire.METHODS if name != "snfs"]
 

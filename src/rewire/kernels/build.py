@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("sparse.cpp", "maps.cpp", "pool.cpp")
+SOURCES = ("sparse.cpp", "tables.cpp", "dense.cpp", "single.cpp", "norm.cpp", "norm_pool.cpp", "pool.cpp")
 COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno")
 LEVELS: dict[str, tuple[str, ...]] = {  # from the most portable to the widest
     "baseline": (),

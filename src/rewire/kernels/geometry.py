@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 Pair = tuple[int, int]
@@ -74,12 +73,3 @@ def batch_innermost(x: Tensor) -> Tensor:
 def is_batch_innermost(x: Tensor) -> bool:
     """Whether an N, C, H, W tensor is in the format that the kernels read without a copy."""
     return x.dim() == 4 and x.permute(2, 3, 1, 0).is_contiguous()
-
-
-def empty_map(like: Tensor, batch: int, channels: int, height: int, width: int) -> Tensor:
-    """An N, C, H, W tensor with the batch innermost in memory.
-
-    >>> empty_map(torch.empty(0), 2, 3, 4, 5).stride()
-    (1, 2, 30, 6)
-    """
-    return torch.empty(height, width, channels, batch, dtype=like.dtype, device=like.device).permute(3, 2, 0, 1)

@@ -10,16 +10,30 @@ import torch
 
 from rewire.kernels.build import LEVELS, compiler, library
 
-_INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+_INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
 # The arguments of every function; the pointers come as integers, so nothing is converted in between.
+_SIZES = [_LONG, _INT, _LONG]  # pixels, channels, batch
+_HALVED = [_INT, _INT, _INT, _LONG]  # height and width after pooling, channels, batch
+_RELU = [_INT, _FLOAT]  # whether there is one, and its upper limit
 _SIGNATURES = {
-    "rewire_forward": [*[_POINTER] * 5, _LONG, _INT, _INT],
+    "rewire_tables": [_POINTER, _POINTER, _INT, _LONG, _POINTER],
+    "rewire_forward": [*[_POINTER] * 4, _INT, *[_POINTER] * 6, _LONG, *_RELU, _INT],
     "rewire_backward": [*[_POINTER] * 6, _LONG, _INT],
-    "rewire_moments": [_POINTER, _LONG, _INT, _LONG, _POINTER, _POINTER, _INT],
-    "rewire_scale": [_POINTER, _LONG, _INT, _LONG, *[_POINTER] * 3, _INT],
-    "rewire_norm_sums": [*[_POINTER] * 3, _LONG, _INT, _LONG, _POINTER, _POINTER, _INT],
-    "rewire_norm_input": [_POINTER, _POINTER, _LONG, _INT, _LONG, *[_POINTER] * 4, _INT],
+    "rewire_dense_forward": [*[_POINTER] * 4, _INT, *[_POINTER] * 6, _LONG, *_RELU, _INT],
+    "rewire_dense_backward": [*[_POINTER] * 7, _INT, *[_POINTER] * 5, _LONG, _INT],
+    "rewire_single_tables": [_POINTER, _POINTER, _INT, _LONG, _POINTER, _LONG, _POINTER, _POINTER],
+    "rewire_single": [_POINTER, _INT, *[_POINTER] * 6, *_RELU, _INT],
+    "rewire_dot": [_INT, _LONG, *[_POINTER] * 6, *_RELU, _INT],
+    "rewire_moments": [_POINTER, *_SIZES, _POINTER, _POINTER, _INT],
+    "rewire_scale": [_POINTER, *_SIZES, *[_POINTER] * 2, *_RELU, _POINTER, _INT],
+    "rewire_norm_sums": [*[_POINTER] * 3, *_SIZES, *[_POINTER] * 2, *_RELU, *[_POINTER] * 2, _INT],
+    "rewire_norm_input": [*[_POINTER] * 2, *_SIZES, *[_POINTER] * 2, *_RELU, *[_POINTER] * 4, _INT],
+    "rewire_norm_pool": [_POINTER, *_HALVED, *[_POINTER] * 2, *_RELU, _POINTER, _INT],
+    "rewire_norm_pool_sums": [*[_POINTER] * 3, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 2, _INT],
+    "rewire_norm_pool_input": [*[_POINTER] * 2, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 4, _INT],
+    "rewire_activate": [_POINTER, _LONG, _FLOAT, _POINTER, _INT],
+    "rewire_activate_backward": [_POINTER, _POINTER, _LONG, _FLOAT, _POINTER, _INT],
     "rewire_max_pool": [*[_POINTER] * 3, _INT],
     "rewire_max_pool_backward": [*[_POINTER] * 4, _INT],
     "rewire_average_pool": [*[_POINTER] * 4, _INT],
@@ -48,6 +62,7 @@ def declared(path: Path) -> ctypes.CDLL:
     for name, arguments in _SIGNATURES.items():
         function = getattr(native, name)
         function.argtypes, function.restype = arguments, None
+    native.rewire_is_sorted.argtypes, native.rewire_is_sorted.restype = [_POINTER, _INT, _LONG], _INT
     return native
 
 

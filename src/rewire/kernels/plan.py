@@ -2,37 +2,67 @@
 
 A non-zero's place is (block of channels read, row written, tap, channel read). Its offset says how many channels lie
 between the pixel where a gather begins and what it reads, so that borders only have to leave out taps.
+
+What is kept for each non-zero is its offset and its index in the backward order. The forward order is that of the
+positions: one tap reads them as they are, more are sorted anew at every pass, which costs next to nothing beside it.
 """
 
 import ctypes
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rewire.kernels.geometry import Geometry
 
 Integers = NDArray[np.int64]
+Table = NDArray[np.int32]
 
-_POINTER = ctypes.c_void_p
+# Above these shares of weights, blocks of rows are computed with their zeros: forward, and backward, where the kernel
+# that skips them loads every gradient once for two products.
+DENSE = (0.3, 0.5)
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+
+class LayerSizes(ctypes.Structure):
+    """The C structure ``Layer`` (native/tables.hpp)."""
+
+    _fields_ = tuple((name, _INT) for name in ("outputs", "inputs", "taps", "groups"))
+
+
+class _Forward(ctypes.Structure):
+    _fields_ = (("blocks", _INT), ("begin", _POINTER), ("reach", _POINTER))
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = (
+        ("forward_blocks", _INT),
+        ("backward_blocks", _INT),
+        *((name, _POINTER) for name in ("backward_place", "backward_reach", "forward_begin")),
+        *((name, _POINTER) for name in ("backward_begin", "backward_offset", "backward_index")),
+    )
 
 
 class _Axis(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_int32), *((name, _POINTER) for name in ("base", "phase", "low", "high")))
+    _fields_ = (("size", _INT), *((name, _POINTER) for name in ("base", "phase", "low", "high")))
 
 
 class Gather(ctypes.Structure):
-    """The C structure of the same name (native/gather.hpp); ``held`` keeps its arrays alive."""
+    """The C structure of the same name (native/gather.hpp)."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("rows", "taps", "blocks", "channels", "width")),
-        ("nnz", ctypes.c_int64),
+        *((name, _INT) for name in ("rows", "taps", "blocks", "channels", "height", "width")),
+        ("nnz", _LONG),
         ("y", _Axis),
         ("x", _Axis),
-        ("phases_x", ctypes.c_int32),
-        *((name, _POINTER) for name in ("first_tap", "across", "begin", "offset", "index")),
+        ("phases_x", _INT),
+        *((name, _POINTER) for name in ("first_tap", "across")),
+        *((name, _LONG) for name in ("row_step", "block_step")),
+        *((name, _POINTER) for name in ("begin", "offset", "shift", "index")),
+        *((name, _INT) for name in ("ahead_y", "ahead_x", "ahead_rows")),
     )
-    held: list[NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -48,38 +78,81 @@ class Line:
     counts: Integers  # taps of each phase
 
 
-@dataclass(frozen=True)
 class Plan:
     """Both directions of one layer on maps of one size."""
 
-    forward: Gather
-    backward: Gather
+    def __init__(self, native: ctypes.CDLL, geometry: Geometry, positions: Tensor, height: int, width: int) -> None:
+        self._held: list[NDArray[np.int32]] = []
+        self.order: Tensor | None = None  # what sorts the positions, where they are not sorted,
+        self.positions: Tensor | None = None  # and these then
+        wide = positions.dtype == torch.int64
+        if not native.rewire_is_sorted(positions.data_ptr(), wide, len(positions)):
+            self.positions, self.order = positions, _ = positions.sort()
+        outputs, inputs, taps, nnz = geometry.shape[0], geometry.inputs, geometry.taps, len(positions)
+        out = geometry.output(height, width)
+        wants = geometry.groups == 1 and min(out[0] * out[1], height * width) >= 4
+        self.dense = [wants and nnz > share * geometry.numel for share in DENSE]  # forward, backward
+        axes = list(zip(geometry.shape[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True))
+        ahead = [_forward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
+        back = [_backward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
+        blocks = [_blocks(geometry, nnz, n) for n in (geometry.shape[1], outputs // geometry.groups)]
+        sizes = (outputs * blocks[0] + 1, blocks[1] * inputs * taps + 1, nnz, nnz)
+        tables = [np.empty(0 if all(self.dense) else size, np.int32) for size in sizes]
+        place, first = _tap_order(back)
+        reach = [_reach(lines, line, n) for lines, line, n in ((ahead, width, inputs), (back, out[1], outputs))]
+        self.layer = LayerSizes(outputs, geometry.shape[1], taps, geometry.groups)
+        self.tables = _Tables(
+            *blocks, self._keep(place), self._keep(reach[1]), *(self._keep(table) for table in tables)
+        )
+        self.forward_tables = _Forward(blocks[0], tables[0].ctypes.data, self._keep(reach[0]))
+        if not all(self.dense):
+            native.rewire_tables(
+                *(ctypes.addressof(self.layer), positions.data_ptr(), wide, nnz, ctypes.addressof(self.tables))
+            )
+        shift = np.arange(outputs) // (outputs // geometry.groups) - np.arange(outputs)
+        tall, broad = (int(line.reach[-1]) for line in ahead)
+        self.forward = self._gather(
+            ahead, (outputs, taps, blocks[0], inputs, height, width, nnz), _tap_order(ahead)[1],
+            (blocks[0] * taps, taps), (None, None, self._keep(shift * geometry.shape[1]), None),
+            (0, broad + geometry.stride[1], tall + 1),
+        )  # fmt: skip
+        begin, offset, index = (table.ctypes.data for table in tables[1:])
+        top = int(back[0].reach[-1])
+        self.backward = self._gather(
+            back, (inputs, taps, blocks[1], outputs, *out, nnz), first,
+            (taps, inputs * taps), (begin, offset, None, index), (top, 1, 1 - top),
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Memory of all tables."""
-        return sum(array.nbytes for side in (self.forward, self.backward) for array in side.held)
+        return sum(array.nbytes for array in self._held)
+
+    def _keep(self, array: NDArray[np.integer]) -> int:
+        self._held.append(np.ascontiguousarray(array, dtype=np.int32))
+        return self._held[-1].ctypes.data
+
+    def _gather(
+        self,
+        lines: list[Line],
+        sizes: tuple[int, ...],
+        first: Integers,
+        steps: tuple[int, int],
+        tables: tuple[int | None, ...],
+        ahead: tuple[int, int, int],
+    ) -> Gather:
+        axes = [
+            _Axis(len(line.base), *(self._keep(a) for a in (line.base, line.phase, line.low, line.high)))
+            for line in lines
+        ]
+        counts = lines[1].counts
+        return Gather(*sizes, *axes, len(counts), self._keep(first), self._keep(counts), *steps, *tables, *ahead)
 
 
-def plan(geometry: Geometry, positions: Integers, height: int, width: int) -> Plan:
-    """Sort the non-zeros at flat ``positions`` (any order) for both passes over maps of this size."""
-    out = geometry.output(height, width)
-    rows, rest = np.divmod(positions, geometry.shape[1] * geometry.taps)
-    column, tap = np.divmod(rest, geometry.taps)
-    channel = rows // (geometry.shape[0] // geometry.groups) * geometry.shape[1] + column
-    taps = np.divmod(tap, geometry.shape[3])
-    axes = [
-        (k, s, p, d)
-        for k, s, p, d in zip(geometry.shape[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True)
-    ]
-    ahead = [_forward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
-    back = [_backward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
-    blocks = (_blocks(geometry, len(positions), n) for n in (geometry.shape[1], geometry.shape[0] // geometry.groups))
-    sides = (geometry.shape[0], geometry.inputs)
-    return Plan(
-        _gather(ahead, taps, rows, channel, sides, width, next(blocks)),
-        _gather(back, taps, channel, rows, sides[::-1], out[1], next(blocks)),
-    )
+def _reach(lines: list[Line], width: int, channels: int) -> Integers:
+    """What each tap (row-major) adds to an offset."""
+    y, x = lines
+    return ((y.reach[:, None] * width + x.reach[None, :]) * channels).ravel()
 
 
 def _forward_line(kernel: int, stride: int, pad: int, dilation: int, size: int, out: int) -> Line:
@@ -108,7 +181,7 @@ def _blocks(geometry: Geometry, nnz: int, channels: int) -> int:
     if geometry.groups > 1:
         return 1
     density = nnz / geometry.numel
-    return max(1, round(channels * geometry.taps / min(max(50 / max(density, 1e-9), 400), 2304)))
+    return max(1, round(channels * geometry.taps / min(max(50 / max(density, 1e-9), 400), 1536)))
 
 
 def _tap_order(lines: list[Line]) -> tuple[Integers, NDArray[np.int64]]:
@@ -120,37 +193,3 @@ def _tap_order(lines: list[Line]) -> tuple[Integers, NDArray[np.int64]]:
     phase_y, phase_x = np.meshgrid(y.tap_phase, x.tap_phase, indexing="ij")
     place = first[phase_y, phase_x] + within[0][:, None] * x.counts[phase_x] + within[1][None, :]
     return place, first.ravel()
-
-
-def _gather(
-    lines: list[Line],
-    taps: tuple[Integers, Integers],
-    rows: Integers,
-    channel: Integers,
-    sides: tuple[int, int],
-    width: int,
-    blocks: int,
-) -> Gather:
-    """Sort the non-zeros for one direction; ``width`` and ``sides[1]`` are of the map that is read."""
-    y, x = lines
-    place, first = _tap_order(lines)
-    count = place.size
-    cell = ((channel * blocks // sides[1]) * sides[0] + rows) * count + place[taps]
-    order = np.argsort(cell * sides[1] + channel, kind="stable")
-    begin = np.concatenate([[0], np.cumsum(np.bincount(cell, minlength=blocks * sides[0] * count))])
-    offset = (y.reach[taps[0]] * width + x.reach[taps[1]]) * sides[1] + channel
-    held: list[NDArray[np.int32]] = []
-
-    def pointer(array: NDArray[np.int64]) -> int:
-        held.append(np.ascontiguousarray(array, dtype=np.int32))
-        return held[-1].ctypes.data
-
-    def axis(line: Line) -> _Axis:
-        return _Axis(len(line.base), *(pointer(a) for a in (line.base, line.phase, line.low, line.high)))
-
-    gather = Gather(
-        sides[0], count, blocks, sides[1], width, len(rows), axis(y), axis(x), len(x.counts),
-        *(pointer(a) for a in (first, x.counts, begin, offset[order], order)),
-    )  # fmt: skip
-    gather.held = held
-    return gather

@@ -44,6 +44,7 @@ def _is_linear(x: Tensor, geometry: Geometry) -> bool:
 
 
 def _matrix(values: Tensor, positions: Tensor, geometry: Geometry) -> Tensor:
+    positions = positions.long()
     where = torch.stack([positions // geometry.inputs, positions % geometry.inputs])
     return torch.sparse_coo_tensor(where, values, geometry.shape[:2], check_invariants=False)
 

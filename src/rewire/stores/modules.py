@@ -1,4 +1,4 @@
-"""Layers that hold only the weights that exist, and twins of batch norm and pooling that keep the batch innermost.
+"""Layers that hold only the weights that exist.
 
 A module is changed by changing its class, as ``torch.nn.utils.parametrize`` does: names, hooks and references stay.
 The parameter called ``weight`` stays the same object too; its data becomes one value for each non-zero.
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rewire.kernels import maps, ops
-from rewire.kernels.geometry import Geometry, is_batch_innermost
+from rewire.kernels import ops
+from rewire.kernels.geometry import Geometry
+from rewire.kernels.norm import Moments
 from rewire.stores.flat import take, where_true
 
 MASK = "weight_mask"
@@ -44,11 +45,23 @@ class Packed(nn.Module):
     dense_shape: torch.Size
     geometry: Geometry
     tape: Tape | None
-    relu: bool = False  # whether the layer applies the activation that follows it, in a model packed for inference
+    limit: float = -1.0  # of the ReLU that the layer applies as well, in a model packed for inference; below zero: none
+
+    def run(self, x: Tensor, limit: float, moments: Moments | None = None) -> Tensor:
+        """The layer, with a ReLU if ``limit`` says so; ``moments`` are filled for a batch norm that follows."""
+        raise NotImplementedError
 
     def precise(self, x: Tensor) -> Tensor:
         """Under autocast a layer before this one may give half precision: the kernels go on in that of the weights."""
         return x.to(self.weight.dtype) if torch.is_autocast_enabled(x.device.type) else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As ever."""
+        return self.run(x, self.limit)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + POSITIONS] = self.weight_positions.long()  # whatever they take in memory
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take another number of weights, or a masked checkpoint: what is loaded decides the topology."""
@@ -60,96 +73,37 @@ class Packed(nn.Module):
         loaded = state_dict.get(prefix + POSITIONS)
         if values is not None and loaded is not None and len(values) != len(self.weight):
             resize(self.weight, torch.empty(len(values), dtype=self.weight.dtype))
-            self.weight_positions = torch.empty_like(loaded)
+            self.weight_positions = torch.empty_like(loaded, dtype=position_type(self.geometry))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class PackedLinear(Packed, nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` with the weights that exist and no others."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """As ever, whatever the number of leading dimensions."""
+    def run(self, x: Tensor, limit: float, moments: Moments | None = None) -> Tensor:
+        """Whatever the number of leading dimensions."""
+        assert moments is None
         if x.shape[-1] != self.in_features:
             raise ValueError(f"the layer has {self.in_features} inputs and was given {tuple(x.shape)}")
         x = self.precise(x)
-        y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features, self.relu)
+        y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features, limit)
         if self.tape is not None:
             self.tape.record(x, y, self.weight)
         return y
 
 
 class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[misc]
-    """``nn.Conv2d`` with the weights that exist and no others."""
+    """``nn.Conv2d`` with the weights that exist and no others. The output has the batch innermost in memory."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """As ever; the output has the batch innermost in memory."""
+    def run(self, x: Tensor, limit: float, moments: Moments | None = None) -> Tensor:
+        """One image or a batch of them."""
         image = self.precise(x if x.dim() == 4 else x[None])
-        numbers = self.geometry.numbers()
-        y: Tensor = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, numbers, self.relu)
+        y = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, self.geometry, limit, moments)
         if self.tape is not None:
             self.tape.record(image, y, self.weight)
         return y if x.dim() == 4 else y[0]
 
 
-class InnermostBatchNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` that keeps the batch innermost; anything unusual goes to torch's own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise, and move the running statistics while training."""
-        known = is_batch_innermost(x) and self.affine and ops.is_fast(x, self.weight) and x.numel() > x.shape[1]
-        if not known or not (self.training or self.running_mean is None):
-            plain: Tensor = self._evaluate(x) if known else super().forward(x)
-            return plain
-        y: Tensor
-        y, mean, variance = maps.batch_norm(x, self.weight, self.bias, self.eps)
-        if self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                assert self.num_batches_tracked is not None
-                self.num_batches_tracked.add_(1)
-                share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-                count = x.numel() / x.shape[1]
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * (count / (count - 1)), share)
-        return y
-
-    def _evaluate(self, x: Tensor) -> Tensor:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        scale = self.weight * (self.running_var + self.eps).rsqrt()
-        shift = self.bias - self.running_mean * scale
-        return torch.addcmul(shift[:, None, None], x, scale[:, None, None])
-
-
-class InnermostMaxPool2d(nn.MaxPool2d):
-    """``nn.MaxPool2d`` that keeps the batch innermost."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The largest under each window."""
-        plain = not (self.ceil_mode or self.return_indices) and _pair(self.dilation) == (1, 1)
-        if plain and is_batch_innermost(x) and ops.is_fast(x):
-            y: Tensor = maps.max_pool2d(x, _window(self))
-        else:
-            y = super().forward(x)
-        return y
-
-
-class InnermostAvgPool2d(nn.AvgPool2d):
-    """``nn.AvgPool2d`` that keeps the batch innermost."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The mean under each window."""
-        if not self.ceil_mode and self.divisor_override is None and is_batch_innermost(x) and ops.is_fast(x):
-            y: Tensor = maps.avg_pool2d(x, _window(self), self.count_include_pad)
-        else:
-            y = super().forward(x)
-        return y
-
-
-TWINS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm2d: InnermostBatchNorm2d,
-    nn.MaxPool2d: InnermostMaxPool2d,
-    nn.AvgPool2d: InnermostAvgPool2d,
-}
 PACKED: dict[type[nn.Module], type[Packed]] = {nn.Linear: PackedLinear, nn.Conv2d: PackedConv2d}
 
 
@@ -172,7 +126,7 @@ def pack_module(module: nn.Module, positions: Tensor, values: Tensor) -> Packed:
     assert weight is not None
     shape = weight.shape
     if isinstance(module, nn.Conv2d):
-        pairs = [_pair(pair) for pair in (module.stride, module.padding, module.dilation)]
+        pairs = [pair(one) for one in (module.stride, module.padding, module.dilation)]
         geometry = Geometry((shape[0], shape[1], shape[2], shape[3]), pairs[0], pairs[1], pairs[2], module.groups)
     else:
         geometry = Geometry((shape[0], shape[1], 1, 1))
@@ -183,8 +137,13 @@ def pack_module(module: nn.Module, positions: Tensor, values: Tensor) -> Packed:
     module.__class__ = PACKED[type(module)]
     assert isinstance(module, Packed)
     module.dense_shape, module.geometry, module.tape = shape, geometry, None
-    module.register_buffer(POSITIONS, positions)
+    module.register_buffer(POSITIONS, positions.to(position_type(geometry)))
     return module
+
+
+def position_type(geometry: Geometry) -> torch.dtype:
+    """Half the bytes wherever they suffice."""
+    return torch.int32 if geometry.numel < 2**31 else torch.int64
 
 
 def unpack_module(module: Packed, dense: Tensor) -> None:
@@ -206,9 +165,6 @@ def resize(parameter: nn.Parameter, data: Tensor) -> None:
     parameter.data = data
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
+    """One number for both axes, or one for each."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _window(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:
-    return [*_pair(pool.kernel_size), *_pair(pool.stride), *_pair(pool.padding)]

@@ -16,11 +16,12 @@ from rewire.kernels.geometry import Geometry
 from rewire.layer import Signal
 from rewire.ranks import ALONE, Ranks
 from rewire.select import Found
-from rewire.stores.flat import is_finite, take, top_of_tiles
+from rewire.stores.flat import is_finite, take, top_of_tiles, where_true
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.modules import TWINS, Tape, pack_module, resize, uncovered, unpack_module
+from rewire.stores.modules import Tape, pack_module, resize, uncovered, unpack_module
 from rewire.stores.optimizer import follows_shape, refuse_foreign, reshape_state, state_tensors
+from rewire.stores.twins import TWINS
 from rewire.topology import Edit, Top
 
 TILE = 1 << 20  # weights whose gradient is held at once
@@ -58,7 +59,7 @@ class PackedLayer:
 
     def active(self) -> Tensor:
         """The flat positions of the weights that exist."""
-        return self.module.weight_positions
+        return self.module.weight_positions.long()
 
     def read(self, signal: Signal) -> Tensor:
         """The signal of the weights that exist."""
@@ -85,8 +86,8 @@ class PackedLayer:
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
 
     def accumulated(self) -> None:
-        """Called when a gradient has arrived: what was remembered of earlier ones counts only if they still do."""
-        if self.parameter.grad is not None:
+        """Called when a gradient has arrived: its norm matters only to a step that is ranked."""
+        if self.module.tape is not None and self.parameter.grad is not None:
             self._raw = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -111,11 +112,20 @@ class PackedLayer:
         before = self.active()
         kept = torch.ones(len(before), dtype=torch.bool)
         kept[torch.searchsorted(before, edit.drop)] = False
-        positions, order = torch.cat([before[kept], edit.grow]).sort()
+        stay = where_true(kept)
+        grown, order = edit.grow.sort()
+        # Both are sorted: a grown weight's place is its rank among those that stay, plus the grown ones before it.
+        new = torch.searchsorted(before[stay], grown) + torch.arange(len(grown))
+        free = torch.ones(len(stay) + len(grown), dtype=torch.bool)
+        free[new] = False
+        old = where_true(free)
 
-        def move(old: Tensor, new: Tensor | None = None) -> Tensor:
-            fresh = old.new_zeros(len(edit.grow)) if new is None else new.to(old)
-            return torch.cat([old[kept], fresh])[order]
+        def move(held: Tensor, fresh: Tensor | None = None) -> Tensor:
+            moved = held.new_zeros(len(free))
+            moved[old] = held[stay]
+            if fresh is not None:
+                moved[new] = fresh.to(held)[order]
+            return moved
 
         grad = self.parameter.grad
         reshape_state(optimizer, self.parameter, move)
@@ -124,7 +134,7 @@ class PackedLayer:
             self.parameter.copy_(values)
         else:
             resize(self.parameter, values)
-        self.module.weight_positions = positions
+        self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)
 

@@ -23,15 +23,24 @@ template <class Work> inline void under(const Window &w, int32_t y, int32_t x, W
             work((int64_t(i) * w.width + j) * w.line);
 }
 
-// Each thread owns pieces of the line for all pixels, so that windows which overlap never meet in the backward pass.
+// Windows that do not overlap never meet in the backward pass: threads take rows of them, and memory is read in order.
+// Otherwise each thread owns pieces of the line for all pixels.
 template <class Work> void over_pieces(const Window &w, int threads, Work work) {
     const int64_t pieces = (w.line + PIECE - 1) / PIECE;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t piece = 0; piece < pieces; piece++) {
+    const auto one = [&](int32_t y, int32_t x, int64_t piece) {
         const int64_t at = piece * PIECE, size = std::min(PIECE, w.line - at);
+        work(y, x, at, (int64_t(y) * w.out_width + x) * w.line + at, size);
+    };
+    if (w.kernel_y <= w.stride_y && w.kernel_x <= w.stride_x) {
+#pragma omp parallel for num_threads(threads) schedule(static) collapse(2)
         for (int32_t y = 0; y < w.out_height; y++)
             for (int32_t x = 0; x < w.out_width; x++)
-                work(y, x, at, (int64_t(y) * w.out_width + x) * w.line + at, size);
+                for (int64_t piece = 0; piece < pieces; piece++) one(y, x, piece);
+    } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t piece = 0; piece < pieces; piece++)
+            for (int32_t y = 0; y < w.out_height; y++)
+                for (int32_t x = 0; x < w.out_width; x++) one(y, x, piece);
     }
 }
 

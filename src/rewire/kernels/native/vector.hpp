@@ -2,7 +2,11 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -45,9 +49,58 @@ template <class V> inline void store(float *to, V value) {
     }
 }
 
-template <class V> inline V spread(float value) { return V{} + value; }
+// Past the caches, so that a large map does not push out what is still needed. `to` must be aligned to a vector.
+template <class V> inline void stream(float *to, V value) {
+    if constexpr (std::is_same_v<V, Vector>) {
+#if defined(__AVX512F__)
+        _mm512_stream_ps(to, (__m512)value);
+        return;
+#elif defined(__AVX__)
+        _mm256_stream_ps(to, (__m256)value);
+        return;
+#elif defined(__SSE2__)
+        _mm_stream_ps(to, (__m128)value);
+        return;
+#endif
+    }
+    store<V>(to, value);
+}
 
-template <class V> inline V larger(V a, V b) { return a > b ? a : b; }
+// Streamed stores are seen by other threads only after this.
+inline void fence() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+constexpr int64_t STREAMED = 1 << 20;  // floats of a map from which on it is streamed: 4 MB
+
+// Whether a map is written past the caches: only a large one whose every vector is aligned.
+inline bool is_streamed(const float *to, int64_t size, int64_t batch) {
+    return size >= STREAMED && batch % WIDTH == 0 && reinterpret_cast<uintptr_t>(to) % sizeof(Vector) == 0;
+}
+
+// Floats from `from` on, into the second cache.
+inline void fetch(const float *from, int64_t count) {
+    for (int64_t at = 0; at < count; at += 16) __builtin_prefetch(from + at, 0, 2);
+}
+
+// Minus zero, for `0 + value` would not be the same as -0 and so would cost an addition each time.
+template <class V> inline V spread(float value) { return value - V{}; }
+
+// Between low and high; what is no number stays none.
+template <class V> inline V clamp(V value, V low, V high) {
+    value = low > value ? low : value;
+    return high < value ? high : value;
+}
+
+// What follows a layer: nothing, ReLU or ReLU6.
+struct Range {
+    float low, high;
+    Range(int active, float limit)
+        : low(active ? 0.f : -std::numeric_limits<float>::infinity()),
+          high(active ? limit : std::numeric_limits<float>::infinity()) {}
+};
 
 inline Quad fold(Vector v) {
 #if defined(__AVX512F__)
@@ -77,6 +130,20 @@ template <class V> inline float sum(V v) {
     }
 }
 
+// Writes COUNT vectors, all but the first `repeated` lanes: what another tile has written there stays.
+template <class V, int COUNT> inline void put(float *to, const V *values, int repeated, bool streamed) {
+    constexpr int W = lanes<V>;
+    if (repeated) {
+        float last[W];
+        store<V>(last, values[0]);
+        for (int lane = repeated; lane < W; lane++) to[lane] = last[lane];
+    } else if (streamed) {
+        UNROLL for (int z = 0; z < COUNT; z++) stream<V>(to + z * W, values[z]);
+    } else {
+        UNROLL for (int z = 0; z < COUNT; z++) store<V>(to + z * W, values[z]);
+    }
+}
+
 // One piece of a batch: COUNT vectors of type V.
 template <class V_, int COUNT> struct Tile {
     typedef V_ V;
@@ -86,7 +153,7 @@ template <class V_, int COUNT> struct Tile {
 // Cuts a batch of `size` into tiles of at most MOST vectors and calls work(tile, begin, repeated) for each.
 //
 // What is left below a full vector is covered by moving the last one back until it ends with the batch: its first
-// `repeated` lanes were done before. A batch smaller than a vector is done one by one.
+// `repeated` lanes were done by another tile and must be left alone. A batch smaller than a vector is done one by one.
 template <int MOST, class Work> inline void cut(int64_t size, Work work) {
     int64_t at = 0;
     while (at + MOST * WIDTH <= size) work(Tile<Vector, MOST>{}, at, 0), at += MOST * WIDTH;

@@ -1,4 +1,4 @@
-"""Batch norm and pooling as operators that keep the batch innermost; their plain twins are torch's own functions."""
+"""Pooling as operators that keep the batch innermost; their plain twins are torch's own functions."""
 
 import ctypes
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewire.kernels.geometry import batch_innermost, empty_map
+from rewire.kernels.geometry import batch_innermost
 from rewire.kernels.library import native
+from rewire.kernels.memory import empty_map
 
 
 class _Window(ctypes.Structure):
@@ -24,72 +25,6 @@ def _library() -> ctypes.CDLL:
     library = native()
     assert library is not None, "the caller asks is_fast() first"
     return library
-
-
-def _sizes(x: Tensor) -> tuple[int, int, int]:
-    """Pixels, channels and batch."""
-    return x.shape[2] * x.shape[3], x.shape[1], x.shape[0]
-
-
-@torch.library.custom_op("rewire::batch_norm", mutates_args=())
-def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the batch; and the mean and the (biased) variance."""
-    inside, threads = batch_innermost(x), torch.get_num_threads()
-    mean, variance = torch.empty(x.shape[1]), torch.empty(x.shape[1])
-    _library().rewire_moments(inside.data_ptr(), *_sizes(x), mean.data_ptr(), variance.data_ptr(), threads)
-    scale = weight * (variance + eps).rsqrt()
-    shift = bias - mean * scale
-    y = empty_map(x, *x.shape)
-    _library().rewire_scale(inside.data_ptr(), *_sizes(x), scale.data_ptr(), shift.data_ptr(), y.data_ptr(), threads)
-    return y, mean, variance
-
-
-@batch_norm.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_map(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
-
-
-@torch.library.custom_op("rewire::batch_norm_backward", mutates_args=())
-def batch_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of ``x``, ``weight`` and ``bias``."""
-    inside, above, threads = batch_innermost(x), batch_innermost(grad), torch.get_num_threads()
-    total, product = torch.empty_like(mean), torch.empty_like(mean)
-    _library().rewire_norm_sums(
-        inside.data_ptr(), above.data_ptr(), mean.data_ptr(), *_sizes(x), total.data_ptr(), product.data_ptr(), threads
-    )
-    count = x.numel() / x.shape[1]
-    deviation = (variance + eps).rsqrt()
-    a = weight * deviation  # grad_x = a * (grad - mean(grad) - (x - mean) * mean(grad * (x - mean)) / variance)
-    b = -a * product * deviation.square() / count
-    d = -a * total / count - b * mean
-    grad_x = empty_map(x, *x.shape)
-    _library().rewire_norm_input(
-        inside.data_ptr(), above.data_ptr(), *_sizes(x), *(t.data_ptr() for t in (a, b, d, grad_x)), threads
-    )
-    return grad_x, product * deviation, total
-
-
-@batch_norm_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_map(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
-
-
-def _norm_remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, weight, _bias, ctx.eps = inputs
-    ctx.save_for_backward(x, weight, output[1], output[2])
-    ctx.mark_non_differentiable(output[1], output[2])
-
-
-def _norm_gradients(ctx: Any, grad: Tensor, _mean: Tensor, _variance: Tensor) -> tuple[Any, ...]:
-    x, weight, mean, variance = ctx.saved_tensors
-    return (*batch_norm_backward(grad, x, weight, mean, variance, ctx.eps), None)
-
-
-batch_norm.register_autograd(_norm_gradients, setup_context=_norm_remember)
 
 
 def _window(x: Tensor, window: list[int]) -> _Window:

@@ -1,0 +1,88 @@
+"""Memory for maps that is used again: fresh pages cost more than what a sparse layer computes.
+
+The system hands out large blocks page by page, each one cleared first, and takes them back when they are freed. Here a
+block goes back to the pool when the last tensor that uses it is gone.
+"""
+
+import math
+import mmap
+import weakref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SMALLEST = 1 << 16  # floats; the allocator of torch is as good below
+PAGE = 1 << 10  # floats: sizes are rounded up to it
+HUGE = 1 << 21  # bytes of a large page: the fewer pages a map has, the less looking up they cost
+SLACK = 1 << 26  # bytes that may be kept beyond the most that was ever in use at once
+
+
+def _fresh(size: int) -> NDArray[np.float32]:
+    """Memory from the system, on large pages where it has them."""
+    whole = mmap.mmap(-1, 4 * size + HUGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        whole.madvise(mmap.MADV_HUGEPAGE)
+    block = np.frombuffer(whole, dtype=np.float32)
+    first = -block.ctypes.data % HUGE // 4
+    return block[first : first + size]
+
+
+class Pool:
+    """Blocks of float32 by size. What is kept never exceeds, but for some slack, the most that was in use at once."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[NDArray[np.float32]]] = {}  # by size
+        self._lent: dict[int, tuple[weakref.ref[NDArray[np.float32]], NDArray[np.float32]]] = {}
+        self.used = self.most = self.kept = 0  # bytes
+
+    def empty(self, count: int) -> Tensor:
+        """``count`` floats with anything in them."""
+        if count < SMALLEST:
+            return torch.empty(count)
+        size = -(-count // PAGE) * PAGE
+        try:  # one step, so that a block that comes back meanwhile (from another thread) does no harm
+            block = self._free[size].pop()
+            self.kept -= block.nbytes
+        except (KeyError, IndexError):
+            self._make_room(4 * size)
+            block = _fresh(size)
+        self.used += block.nbytes
+        self.most = max(self.most, self.used)
+        loan = block[:count]  # what the tensor holds: when it dies, the block is free
+        key = id(loan)
+        self._lent[key] = (weakref.ref(loan, lambda _: self._back(key)), block)
+        return torch.from_numpy(loan)
+
+    def release(self) -> None:
+        """Give all free blocks back to the system."""
+        self._free, self.kept = {}, 0
+
+    def _back(self, key: int) -> None:
+        block = self._lent.pop(key)[1]
+        self.used -= block.nbytes
+        self.kept += block.nbytes
+        self._free.setdefault(block.size, []).append(block)
+
+    def _make_room(self, size: int) -> None:
+        limit = max(self.most, self.used + size) + SLACK
+        for other in list(self._free):
+            while self._free[other] and self.used + self.kept + size > limit:
+                self.kept -= self._free[other].pop().nbytes
+
+
+POOL = Pool()
+
+
+def empty_map(like: Tensor, batch: int, channels: int, height: int, width: int) -> Tensor:
+    """An N, C, H, W tensor with the batch innermost in memory.
+
+    >>> empty_map(torch.empty(0), 2, 3, 4, 5).stride()
+    (1, 2, 30, 6)
+    """
+    shape = (height, width, channels, batch)
+    pooled = type(like) in (Tensor, torch.nn.Parameter) and like.dtype == torch.float32 and like.device.type == "cpu"
+    if pooled and not torch.compiler.is_compiling():
+        return POOL.empty(math.prod(shape)).view(shape).permute(3, 2, 0, 1)
+    return torch.empty(shape, dtype=like.dtype, device=like.device).permute(3, 2, 0, 1)

@@ -1,0 +1,127 @@
+"""The other ways through a sparse layer: blocks of rows, one sample alone, moments on the way, large maps."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.kernels.cases import draw, geometries
+
+from rewire.kernels import library, ops
+from rewire.kernels.geometry import Geometry
+from rewire.kernels.plan import DENSE
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
+CASES = list(geometries())
+PADDED = Geometry((12, 6, 3, 3), padding=(1, 1))
+
+
+@pytest.fixture(autouse=True, params=library.available())
+def isa(request, monkeypatch):
+    loaded = library.load(request.param)
+    monkeypatch.setattr(ops, "native", lambda: loaded)
+
+
+def dense(x, values, positions, bias, g):
+    weight = values.new_zeros(g.numel).index_put((positions.long(),), values).view(g.shape)
+    return F.conv2d(x, weight, bias, g.stride, g.padding, g.dilation, g.groups)
+
+
+def agree(found, expected, tolerance=1e-4):
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * max(1.0, float(b.detach().abs().max())))
+
+
+def compare(geometry, size, batch, density, limit=-1.0, seed=0):
+    """Output, moments and gradients against dense torch."""
+    x, values, positions, bias = draw(geometry, size, batch, density=density, seed=seed)
+    moments = torch.empty(geometry.shape[0]), torch.empty(geometry.shape[0])
+    y = ops.sparse_conv2d(x, values, positions, bias, geometry, limit, moments)
+    expected = dense(x, values, positions, bias, geometry)
+    expected = expected.clamp(0, limit) if limit >= 0 else expected
+    agree([y, *moments], [expected, expected.mean((0, 2, 3)), expected.var((0, 2, 3), correction=0)])
+    grad = torch.randn_like(expected)
+    inputs = (x, values, bias)
+    agree(torch.autograd.grad(y, inputs, grad), torch.autograd.grad(expected, inputs, grad))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 100, 128])
+@pytest.mark.parametrize("density", [0.4, 0.7, 1.0])
+def test_native_row_blocks(batch, density):
+    cases = CASES if batch == 3 else CASES[batch % 7 :: 7]
+    used = 0
+    for index, (geometry, size) in enumerate(cases):
+        positions = torch.arange(round(density * geometry.numel))
+        used += all(ops.plan_for(geometry, positions, *size).dense)
+        compare(geometry, size, batch, density, seed=index)
+    assert (used > len(cases) // 10) == (density > DENSE[1])
+
+
+def test_row_blocks_serve_layers_that_are_hardly_sparse():
+    forward, backward = DENSE
+    for share, expected in ((forward, [False, False]), (backward, [True, False]), (backward + 0.02, [True, True])):
+        positions = torch.arange(int(share * PADDED.numel))
+        assert ops.plan_for(PADDED, positions, 8, 8).dense == expected
+        assert not any(ops.plan_for(Geometry((12, 54, 1, 1)), positions, 1, 1).dense)  # a linear layer has one pixel
+    assert not any(ops.plan_for(Geometry((6, 1, 3, 3), groups=6), torch.arange(54), 8, 8).dense)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 20])
+@pytest.mark.parametrize("limit", [-1.0, 1.5, math.inf])
+def test_native_moments_and_relu(batch, limit):
+    for density in (0.2, 0.8):
+        compare(PADDED, (7, 5), batch, density, limit)
+
+
+def test_native_moments_far_from_zero():
+    """Squares of large numbers would cancel: the variance is 1e-4 of the squared mean here."""
+    x, values, positions, _ = draw(PADDED, (9, 9), 32)
+    bias = torch.full((12,), 1000.0)
+    mean, variance = torch.empty(12), torch.empty(12)
+    y = ops.sparse_conv2d(x, values, positions, bias, PADDED, -1.0, (mean, variance)).double()
+    torch.testing.assert_close(mean.double(), y.mean((0, 2, 3)))
+    torch.testing.assert_close(variance.double(), y.var((0, 2, 3), correction=0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_native_single_sample(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for index, (geometry, size) in enumerate(CASES):
+        x, values, positions, bias = (t.detach() for t in draw(geometry, size, 1, seed=index))
+        if index % 2:  # sorted and short, as the packed store has them; else as they come
+            positions, order = positions.sort()
+            positions, values = positions.int(), values[order]
+        with torch.no_grad():
+            y = ops.sparse_conv2d(x, values, positions, bias, geometry, 4.0)
+        torch.testing.assert_close(y, dense(x, values, positions, bias, geometry).clamp(0, 4), rtol=1e-4, atol=1e-4)
+    torch.set_num_threads(before)
+
+
+def test_native_single_sample_keeps_what_is_no_number():
+    with torch.no_grad():
+        y = ops.sparse_linear(
+            torch.tensor([[float("nan"), -1.0]]), torch.ones(2), torch.tensor([0, 3]), None, 2, math.inf
+        )
+    assert y[0, 0].isnan()
+    assert y[0, 1] == 0
+
+
+@pytest.mark.parametrize("density", [0.1, 0.6])
+def test_native_large_maps_are_streamed(density):
+    """From four megabytes on, maps are written past the caches."""
+    compare(Geometry((40, 8, 3, 3), padding=(1, 1)), (41, 41), 16, density)
+    compare(Geometry((8, 40, 3, 3), (2, 2), padding=(1, 1)), (41, 41), 16, density)
+
+
+def test_positions_of_either_width_and_in_any_order_are_the_same_layer():
+    x, values, positions, bias = draw(PADDED, (6, 6), 5)
+    grad = torch.randn(5, 12, 6, 6)
+    expected = ops.sparse_conv2d(x, values, positions, bias, PADDED)
+    wanted = torch.autograd.grad(expected, (x, values), grad)
+    order = positions.argsort()
+    for kind in (torch.int32, torch.int64):
+        ranked = positions[order].to(kind)
+        y = ops.sparse_conv2d(x, values[order], ranked, bias, PADDED)
+        torch.testing.assert_close(y, expected)
+        agree(torch.autograd.grad(y, (x, values), grad), wanted)

@@ -1,0 +1,101 @@
+"""What runs in one go in a Sequential is what its modules compute one after the other."""
+
+import pytest
+import torch
+from tests.networks import OPTIMIZERS
+from torch import nn
+
+import rewire
+from rewire.kernels import library, norm
+from rewire.stores.twins import InnermostSequential
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
+
+
+def chain(activation=nn.ReLU):
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), activation()),
+        *(nn.Conv2d(8, 8, 3, padding=1), activation(), nn.BatchNorm2d(8), activation(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 6, 1), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        *(nn.Linear(6, 9), activation(), nn.Linear(9, 4)),
+    )
+
+
+def sparse(model, density=0.5, every=10**6):
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    return rewire.sparsify(model, optimizer, rewire.rigl(density=density, every=every, until=10**7), store="packed")
+
+
+def values(model, x):
+    """Output, gradients and running statistics of a training step."""
+    model.zero_grad()
+    y = model(x)
+    y.square().sum().backward()
+    return [y, *(p.grad for p in model.parameters()), *(b.clone() for n, b in model.named_buffers() if "running" in n)]
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ReLU6])
+def test_fused_equals_one_after_the_other(activation):
+    model = chain(activation)
+    sparse(model)
+    plain = rewire.to_dense(model)
+    assert type(model) is InnermostSequential
+    assert type(plain) is nn.Sequential
+    x = torch.randn(10, 3, 8, 8) * 4
+    found, expected = values(model, x), values(plain, x)
+    for ours, theirs in zip(found, expected, strict=True):
+        if ours.shape != theirs.shape:  # the gradient of a packed weight: those positions alone
+            index = next(i for i, one in enumerate(found) if one is ours) - 1
+            name = [n for n, _ in model.named_parameters()][index].removesuffix("weight")
+            theirs = theirs.flatten()[model.get_buffer(name + "weight_positions").long()]
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_a_hook_sees_what_its_module_returns():
+    model = chain()
+    sparse(model)
+    x = torch.randn(6, 3, 8, 8)
+    fused = model(x)
+    seen = {}
+    for index in (1, 4):
+        model[index].register_forward_hook(lambda m, _, out, i=index: seen.update({i: out}))
+    again = model(x)
+    assert float(seen[1].detach().min()) < 0  # batch norm, before the ReLU
+    assert float(seen[4].detach().min()) == 0
+    torch.testing.assert_close(again, fused, rtol=1e-4, atol=1e-4)
+
+
+def test_modules_called_alone_are_themselves():
+    model = chain()
+    sparse(model)
+    x = torch.randn(6, 3, 8, 8)
+    out = model[1](model[0](x))
+    assert float(out.detach().min()) < 0
+
+
+def test_what_is_ranked_at_a_rewiring_is_the_gradient_before_the_relu():
+    """Linear layers apply the ReLU behind them, but not where the output's gradient is remembered."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    rewirer = sparse(model, every=1)
+    layer = rewirer.layers[0]
+    x = torch.randn(5, 8)
+    model(x).square().sum().backward()
+    (_, grad), *_ = layer.module.tape.pairs
+    plain = rewire.to_dense(model)
+    hidden = plain[0](x)
+    (expected,) = torch.autograd.grad(plain[2](hidden.relu()).square().sum(), hidden)
+    torch.testing.assert_close(grad, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (3, 5, 7, 2), (16, 40, 41, 41)])
+@pytest.mark.parametrize("limit", [6.0, float("inf")])
+def test_relu_in_memory_that_is_used_again(shape, limit):
+    n, c, h, w = shape
+    x = (torch.randn(h, w, c, n) * 5).permute(3, 2, 0, 1).requires_grad_()
+    y, expected = norm.relu(x, limit), x.clamp(0, limit)
+    grad = torch.randn_like(x)
+    assert torch.equal(y, expected)
+    assert y.stride() == x.stride()
+    (ours,), (theirs,) = (torch.autograd.grad(t, x, grad) for t in (y, nn.functional.hardtanh(x, 0, limit)))
+    assert torch.equal(ours, theirs)

@@ -30,6 +30,7 @@ class Train:
       rewire train --start connected-uniform --init fan_in --sparsity 0.99
       rewire train --resume runs/train/0123456789ab      go on with an interrupted run
       torchrun --nproc-per-node 2 -m rewire.lab train    one run on two processes: the same batch, shared out
+      torchrun --nproc-per-node 2 -m rewire.lab train --fsdp
 
     """
 
@@ -44,6 +45,8 @@ class Train:
     """Folder of a run to go on with; all other settings are taken from it."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the folder."""
+    fsdp: bool = False
+    """Under torchrun: spread the model over the processes (FSDP2) instead of a copy for each (DDP)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ TABLES |= {"drop": "", "stores": "table1"}
 def train(command: "cli.Train", words: str) -> None:
     """One run, with its progress and a summary."""
     _refuse_device(command.device)
-    with gathered(command.device) as (team, device):
+    with gathered(command.device, command.fsdp) as (team, device):
         run, folder = command.run, command.out or cli.RUNS / "train" / command.run.id
         if (resumed := command.resume) is not None:
             folder, run = resumed, team.once(lambda: _run_of(resumed))

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rewire.lab.sharded import shard
+
 T = TypeVar("T")
 
 
@@ -23,6 +25,7 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    fsdp: bool = False  # spread the model over the ranks, instead of a copy for each
 
     @property
     def first(self) -> bool:
@@ -62,13 +65,20 @@ class Team:
             dist.all_reduce(values)
         return values
 
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Before there is an optimizer: batch statistics are those of all ranks, and FSDP2 spreads the parameters."""
+        if self.size > 1:
+            for module in model.modules():
+                if type(module) is nn.BatchNorm2d:
+                    module.__class__ = SharedBatchNorm2d
+            if self.fsdp:
+                shard(model)
+        return model
+
     def share(self, model: nn.Module) -> nn.Module:
-        """The model as the ranks train it together: gradients are averaged, batch statistics are those of all."""
-        if self.size == 1:
+        """The model as the ranks train it together, once it is sparse: gradients are averaged over the ranks."""
+        if self.size == 1 or self.fsdp:
             return model
-        for module in model.modules():
-            if type(module) is nn.BatchNorm2d:
-                module.__class__ = SharedBatchNorm2d
         # Buffers agree by construction: masks, and running statistics of the whole batch.
         return nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
 
@@ -123,9 +133,14 @@ def launched() -> bool:
 
 
 @contextmanager
-def gathered(device: str) -> Iterator[tuple[Team, str]]:
+def gathered(device: str, fsdp: bool = False) -> Iterator[tuple[Team, str]]:
     """The team that ``torchrun`` started, and this rank's device; one process alone without it."""
     if not launched():
+        if fsdp:
+            raise ValueError(
+                "--fsdp spreads a run over several processes, and this is one: start it with "
+                "torchrun --nproc-per-node 2 -m rewire.lab train --fsdp ..."
+            )
         yield Team(), device
         return
     if device == "cuda":
@@ -133,6 +148,6 @@ def gathered(device: str) -> Iterator[tuple[Team, str]]:
         torch.cuda.set_device(device)
     dist.init_process_group(dist.get_default_backend_for_device(device))
     try:
-        yield Team(dist.get_rank(), dist.get_world_size()), device
+        yield Team(dist.get_rank(), dist.get_world_size(), fsdp), device
     finally:
         dist.destroy_process_group()

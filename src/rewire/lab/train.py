@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rewire.lab.environment import environment
 from rewire.lab.models import build
 from rewire.lab.results import claim, read_json, write_json, write_metrics
 from rewire.lab.run import DENSE, Run
+from rewire.lab.sharded import load_model, load_optimizer, made_whole, unite
 from rewire.lab.team import Team
 from rewire.method import Method, Rewiring
 from rewire.methods import METHODS
@@ -32,6 +34,7 @@ from rewire.parts.drop import Lowest
 from rewire.rewirer import Rewirer
 from rewire.select import find_layers
 from rewire.stores.flat import where_true
+from rewire.stores.shards import whole
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -82,7 +85,7 @@ class Trainer:
         self.device = torch.device(place.device)
         model = build(run.model, classes=self.data.classes, image=self.data.image, width=run.width, seed=run.seed)
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
-        self.model: nn.Module = model.to(self.device, self.dtype)
+        self.model: nn.Module = self.team.prepare(model.to(self.device, self.dtype))
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay
         )
@@ -108,17 +111,21 @@ class Trainer:
         """How many positions of every layer were ever active; nothing if an early version of the run did not count."""
         if self.rewirer is None:
             return self.nnz()
+        if self.seen is not None and self.team.fsdp:
+            unite(self.seen.ever)
         return self.seen.positions if self.seen is not None else {}
 
     def masks(self) -> dict[str, Tensor]:
         """Which weights of every layer exist, as bytes."""
         if self.rewirer is not None:
-            return {layer.name: layer.mask.to("cpu", torch.uint8).contiguous() for layer in self.rewirer.layers}
+            return {layer.name: whole(layer.mask).to("cpu", torch.uint8).contiguous() for layer in self.rewirer.layers}
         return {one.spec.name: torch.ones(one.spec.shape, dtype=torch.uint8) for one in find_layers(self.model)[0]}
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
-        return {
+        """All that a resumed run needs. All ranks must ask."""
+        if self.seen is not None and self.team.fsdp:
+            unite(self.seen.ever)
+        state = {
             "run": self.run.to_dict(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -127,11 +134,16 @@ class Trainer:
             "metrics": self.metrics,
             "initial": self.initial,
         }
+        return made_whole(state) if self.team.fsdp else state
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.team.fsdp:
+            load_model(self.model, state["model"])
+            load_optimizer(self.optimizer, state["optimizer"])
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         if self.rewirer is not None:
             self.rewirer.load_state_dict(state["rewirer"])
         if self.seen is not None and (seen := state.get("explored")) is not None:
@@ -243,7 +255,7 @@ def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, An
             "nnz": list(trainer.nnz().values()),
         }
         trainer.metrics.append(line)
-        team.once(lambda: _save(folder, trainer))
+        team.once(partial(_save, folder, trainer.state()))
         if log is not None:
             log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
         report({"kind": "epoch", **line})
@@ -253,9 +265,9 @@ def _train(run: Run, folder: Path, place: Place, report: Report) -> dict[str, An
     return result
 
 
-def _save(folder: Path, trainer: Trainer) -> None:
-    checkpoints.save(folder / "checkpoint.safetensors", trainer.state())
-    write_metrics(folder, trainer.metrics)
+def _save(folder: Path, state: dict[str, Any]) -> None:
+    checkpoints.save(folder / "checkpoint.safetensors", state)
+    write_metrics(folder, state["metrics"])
 
 
 def training_flops(

@@ -39,7 +39,7 @@ def test_a_run_survives_the_command_line():
         ({"growth": "mixed"}, "unknown growth 'mixed'. Did you mean 'mix'"),
         ({"store": "maskd"}, "unknown store 'maskd'"),
         ({"store": "packed", "method": "snfs"}, "snfs reads momentum, which the packed store cannot supply: use store"),
-        ({"precision": "float8"}, "unknown precision 'float8'. Did you mean 'float32'"),
+        ({"precision": "float8"}, "unknown precision 'float8'. Did you mean 'float64'"),
         ({"init": "xavier"}, "unknown init 'xavier'"),
         ({"sparsity": 1.5}, r"sparsity is the share of weights that do not exist, in \[0, 1\), not 1.5"),
         ({"sparsity": 1.0}, "sparsity is the share"),

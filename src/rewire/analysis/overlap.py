@@ -53,7 +53,7 @@ class Exploration:
     >>> import rewire, torch
     >>> model = torch.nn.Linear(4, 4)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> rewirer = rewire.sparsify(model, optimizer, rewire.set_(density=0.25, every=1))
+    >>> rewirer = rewire.sparsify(model, optimizer, rewire.set_(density=0.25, every=1, until=9))
     >>> seen = Exploration(rewirer.layers)
     >>> rewirer.on_rewire = lambda rewiring: seen.add()
     >>> seen.share

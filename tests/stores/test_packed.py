@@ -130,8 +130,9 @@ def test_a_grown_weight_starts_without_state():
         assert not optimizer.state[layer.parameter]["momentum_buffer"][born].any()
 
 
+@pytest.mark.parametrize("size", [40, 80, 1000])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_the_gradient_in_tiles_is_the_dense_gradient(groups):
+def test_the_gradient_in_tiles_is_the_dense_gradient(groups, size):
     conv = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=groups).double()
     x = torch.randn(5, 4, 7, 6, dtype=torch.float64)
     y = conv(x)
@@ -139,8 +140,9 @@ def test_the_gradient_in_tiles_is_the_dense_gradient(groups):
     y.backward(grad)
     packed = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=groups).double()
     rewire.sparsify(packed, torch.optim.SGD(packed.parameters(), 0.1), rewire.static(density=0.5), store="packed")
-    tiles = list(gradient_tiles([(x[:2], grad[:2]), (x[2:], grad[2:])], packed.geometry, 40))
-    assert len(tiles) >= max(groups, 4)
+    tiles = list(gradient_tiles([(x[:2], grad[:2]), (x[2:], grad[2:])], packed.geometry, size))
+    assert all(len(tile) <= max(size, 36) for _, tile in tiles)  # one output has up to 36 weights
+    assert len(tiles) == {40: {1: 8, 2: 4, 4: 2}, 80: {1: 4, 2: 2, 4: 1}, 1000: {1: 1, 2: 1, 4: 1}}[size][groups]
     assert [begin for begin, _ in tiles] == torch.tensor([0, *[len(t) for _, t in tiles]]).cumsum(0)[:-1].tolist()
     torch.testing.assert_close(torch.cat([tile for _, tile in tiles]), conv.weight.grad.flatten())
 

@@ -144,15 +144,17 @@ def gradient_tiles(
 ) -> Iterator[tuple[int, Tensor]]:
     """The gradient of a dense weight in row-major pieces of about ``size``, summed over (input, output gradient) pairs.
 
-    Pieces are whole outputs, and never reach from one group into the next.
+    Pieces are whole outputs: of several whole groups, or some of one group that is larger than a piece.
     """
     row = geometry.shape[1] * geometry.taps
     group = geometry.shape[0] // geometry.groups
-    step = max(size // row, 1)
-    for first in range(0, geometry.shape[0], group):
-        for begin in range(first, first + group, step):
-            rows = slice(begin, min(begin + step, first + group))
-            columns = slice(first // group * geometry.shape[1], (first // group + 1) * geometry.shape[1])
+    together = max(size // (group * row), 1) * group  # the outputs of as many groups as a piece can hold
+    step = min(together, max(size // row, 1))
+    for first in range(0, geometry.shape[0], together):
+        last = min(first + together, geometry.shape[0])
+        columns = slice(first // group * geometry.shape[1], last // group * geometry.shape[1])
+        for begin in range(first, last, step):
+            rows = slice(begin, min(begin + step, last))
             total = _rows_gradient(*pairs[0], geometry, rows, columns)
             for x, grad in pairs[1:]:
                 total += _rows_gradient(x, grad, geometry, rows, columns)
@@ -163,9 +165,10 @@ def _rows_gradient(x: Tensor, grad: Tensor, geometry: Geometry, rows: slice, col
     if grad.dim() != 4:  # a linear layer
         return grad.reshape(-1, grad.shape[-1])[:, rows].t() @ x.reshape(-1, x.shape[-1])
     weight = x.new_empty(rows.stop - rows.start, *geometry.shape[1:])
+    groups = (columns.stop - columns.start) // geometry.shape[1]
     found: Tensor = torch.ops.aten.convolution_backward(
         *(grad[:, rows].contiguous(), x[:, columns].contiguous(), weight, None, geometry.stride, geometry.padding),
-        *(geometry.dilation, False, [0, 0], 1, [False, True, False]),
+        *(geometry.dilation, False, [0, 0], groups, [False, True, False]),
     )[1]
     return found
 

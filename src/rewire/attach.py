@@ -10,7 +10,7 @@ from rewire.choose import choose
 from rewire.distributed.peers import Introduction, peers_of, refuse_packed
 from rewire.layer import Context
 from rewire.method import Method, Rewiring
-from rewire.reachability import cut_layers
+from rewire.reachability import REMEDY, cut_layers
 from rewire.rewirer import Rewirer
 from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.stores.flat import is_expanded
@@ -160,8 +160,7 @@ def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tens
     if cut:
         warnings.warn(
             f"no signal passes through this start: it ends in {', '.join(cut)}. Gradients before that are exactly "
-            "zero, and no method can revive the network. Use a connected start (start='connected-erk') with "
-            "init='fan_in'.",
+            f"zero, and no method can revive the network. {REMEDY}",
             stacklevel=3,
         )
     return cut is None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewire.method import Method, Rewiring
 from rewire.ranks import Ranks, total
-from rewire.stores.store import StoredLayer
+from rewire.stores.store import StoredLayer, all_silent
 
 FORMAT = 1
 EXCHANGEABLE = {"masked", "packed"}
@@ -64,11 +64,13 @@ def is_rehearsal(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer]
     ``torch.distributed.checkpoint`` steps a fresh optimizer once, with rates and gradients of zero, to see what state
     it will have.
     """
+    if optimizer.state:
+        return False
     rates = [group.get("lr", 1.0) for group in optimizer.param_groups]
     waits = any(isinstance(rate, Tensor) and rate.device.type != "cpu" for rate in rates)
-    if optimizer.state or waits or any(map(float, rates)) or any(one.parameter.grad is None for one in layers):
+    if waits or any(map(float, rates)) or any(one.parameter.grad is None for one in layers):
         return False
-    return not any(total(ranks, [int(not layer.is_silent()) for layer in layers]))
+    return all_silent(layers, ranks)
 
 
 def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[StoredLayer]) -> None:

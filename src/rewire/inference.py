@@ -14,7 +14,7 @@ from rewire.kernels.geometry import batch_innermost
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
 from rewire.stores.modules import Packed, pack_module, uncovered
-from rewire.stores.twins import TWINS, relu_limit
+from rewire.stores.twins import keep_innermost, relu_limit
 
 DENSEST = 0.3  # above this share of weights a dense layer is faster
 _RELU = (F.relu, torch.relu, "relu")
@@ -48,7 +48,7 @@ def pack(
     for module in chosen:
         _pack(module)
     for module in plain.modules():
-        module.__class__ = TWINS.get(type(module), type(module))
+        keep_innermost(module)
     if graph is not None:
         _fuse_relu(plain, graph)
         plain.recompile()  # type: ignore[operator]

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from rewire.select import unwrap
-from rewire.stores.flat import put, take, where_true
+from rewire.stores.flat import mask_of, take, where_true, written_out
 from rewire.stores.masked import release
 from rewire.stores.modules import MASK, Packed, pack_module, uncovered, unpack_module
-from rewire.stores.twins import TWINS
+from rewire.stores.twins import keep_innermost, leave_innermost
 
 
 @torch.no_grad()
@@ -57,13 +57,11 @@ def unpack(model: nn.Module) -> None:
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"
                 )
-            mask = mask_of(module)
-            dense = module.weight.new_zeros(module.dense_shape)
-            put(dense, module.weight_positions, module.weight.detach())
-            unpack_module(module, dense)
+            mask = mask_in(module)
+            unpack_module(module, written_out(module.weight.detach(), module.weight_positions, module.dense_shape))
             module.register_buffer(MASK, mask)
-        elif type(module) in TWINS.values():
-            module.__class__ = next(kind for kind, twin in TWINS.items() if type(module) is twin)
+        else:
+            leave_innermost(module)
 
 
 @torch.no_grad()
@@ -73,17 +71,15 @@ def pack_masked(model: nn.Module) -> None:
     for module in model.modules():
         weight, mask = module._parameters.get("weight"), module._buffers.get(MASK)
         if weight is None or mask is None:
-            module.__class__ = TWINS.get(type(module), type(module))
+            keep_innermost(module)
         elif uses.count(id(weight)) == 1 and not uncovered(module, weight):
             release(module)
             active = where_true(mask)
             pack_module(module, active, take(weight.detach(), active))
 
 
-def mask_of(module: nn.Module) -> Tensor | None:
+def mask_in(module: nn.Module) -> Tensor | None:
     """Which weights of a layer exist, whoever holds them; ``None`` if it is dense."""
     if not isinstance(module, Packed):
         return module._buffers.get(MASK)
-    mask = torch.zeros(module.dense_shape, dtype=torch.bool, device=module.weight_positions.device)
-    put(mask, module.weight_positions, True)
-    return mask
+    return mask_of(module.weight_positions, module.dense_shape)

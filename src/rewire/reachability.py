@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from rewire.layer import LayerSpec
 from rewire.select import endpoints, units
 
+REMEDY = "Use a connected start (start='connected-erk') with init='fan_in'."
 ALL = torch.ones(1, dtype=torch.bool)  # every channel of a value whose number of channels is not known
 
 _ELEMENTWISE = (

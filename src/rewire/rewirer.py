@@ -21,11 +21,12 @@ from rewire.distributed.group import Traffic
 from rewire.distributed.peers import Introduction, Peers, meet
 from rewire.layer import Captured, Context, Signal
 from rewire.method import Method, Rewiring, budget, capture, counts, rewire
-from rewire.ranks import Ranks, total
+from rewire.ranks import total
+from rewire.reachability import REMEDY
 from rewire.select import conv_and_linear
 from rewire.stores.optimizer import inner
 from rewire.stores.shards import copy_into, is_sharded
-from rewire.stores.store import Store, StoredLayer
+from rewire.stores.store import Store, StoredLayer, all_silent
 from rewire.table import table
 
 
@@ -64,7 +65,7 @@ class Rewirer:
             store.track_momentum()
         self.removed = False  # whether it was detached, and the model is a plain one again
         self._hooks: list[RemovableHandle] = []
-        self.follow(store.optimizer)
+        self._listen()
         self._look_ahead()
 
     # What users ask about.
@@ -144,12 +145,16 @@ class Rewirer:
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
         self._settle()
-        self.store.follow(optimizer := inner(optimizer))
+        self.store.follow(inner(optimizer))
         for hook in self._hooks:
             hook.remove()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Be called before and after every step of the optimizer."""
         self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            self.store.optimizer.register_step_pre_hook(self._before_step),
+            self.store.optimizer.register_step_post_hook(self._after_step),
         ]
 
     def remove(self) -> None:
@@ -205,7 +210,12 @@ class Rewirer:
         self._check_after_loading()
         if self.check_signal:
             self.check_signal = False
-            _warn_if_silent(self.layers, self.store.ranks)
+            if all_silent(self.layers, self.store.ranks):
+                warnings.warn(
+                    "the gradient of every sparse weight is exactly zero at the first step: no signal passes through "
+                    f"this start, and no method can revive it. {REMEDY}",
+                    stacklevel=2,
+                )
         if self._is_due(self._steps + 1):
             self._settle()
             due = self._is_due(self._steps + 1)
@@ -273,8 +283,8 @@ class Rewirer:
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
-        counts = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))
-        bad = [layer.name for layer, count in zip(self.layers, counts, strict=True) if count]
+        ranks = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))  # that found some
+        bad = [layer.name for layer, count in zip(self.layers, ranks, strict=True) if count]
         if bad:
             self._tell(
                 f"not finite at {self._steps}",
@@ -307,12 +317,3 @@ class Rewirer:
         if self.expected is not None:
             compare_masks(self.layers, self.expected, self.store.ranks)
             self.expected = None
-
-
-def _warn_if_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> None:
-    if not any(total(ranks, [int(not layer.is_silent()) for layer in layers])):
-        warnings.warn(
-            "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
-            "start, and no method can revive it. Use a connected start (start='connected-erk') with init='fan_in'.",
-            stacklevel=2,
-        )

@@ -8,8 +8,9 @@ import torch
 
 import rewire
 from rewire.lab import checkpoints
+from rewire.lab.recipe import learning_rate, method_of
 from rewire.lab.run import Run
-from rewire.lab.train import Place, Trainer, learning_rate, method_of, train
+from rewire.lab.train import Place, Trainer, train
 
 QUICK = Run(model="mlp", epochs=3, batch_size=64, limit=300)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rewire.analysis.dead_units import Units, count_units
 from rewire.layer import LayerSpec
-from rewire.plain import mask_of
+from rewire.plain import mask_in
 from rewire.select import find_layers, unwrap
 from rewire.stores.flat import where_true
 from rewire.stores.shards import whole
@@ -29,7 +29,7 @@ class LayerDensity:
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
     """Which weights exist, by layer. If the model is sharded, all ranks must ask."""
-    found = {one.spec: mask_of(one.module) for one in find_layers(unwrap(model), frozen=True)[0]}
+    found = {one.spec: mask_in(one.module) for one in find_layers(unwrap(model), frozen=True)[0]}
     return {
         spec.name: torch.ones(spec.shape, dtype=torch.bool) if mask is None else whole(mask.detach()).cpu()
         for spec, mask in found.items()

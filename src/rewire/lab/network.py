@@ -14,7 +14,7 @@ from rewire.lab.augment import steps_per_epoch
 from rewire.lab.data import DATASETS
 from rewire.lab.models import build
 from rewire.lab.run import Run
-from rewire.stores.flat import put
+from rewire.stores.flat import mask_of, written_out
 from rewire.stores.modules import MASK, POSITIONS
 
 
@@ -85,8 +85,6 @@ def _written_out(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor
     state, shapes = dict(state), {name: one.shape for name, one in model.named_parameters()}
     for name in [name for name in state if name.endswith(POSITIONS)]:
         weight, positions = name.removesuffix(POSITIONS) + "weight", state.pop(name)
-        dense, mask = state[weight].new_zeros(shapes[weight]), torch.zeros(shapes[weight], dtype=torch.bool)
-        put(dense, positions, state[weight])
-        put(mask, positions, True)
-        state[weight], state[name.removesuffix(POSITIONS) + MASK] = dense, mask
+        state[weight] = written_out(state[weight], positions, shapes[weight])
+        state[name.removesuffix(POSITIONS) + MASK] = mask_of(positions, shapes[weight])
     return state

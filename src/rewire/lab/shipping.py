@@ -23,8 +23,9 @@ from rewire.files import write_checked
 from rewire.lab import cli
 from rewire.lab.network import Trained, read_network
 from rewire.lab.pictures import draw
+from rewire.lab.recipe import method_of
 from rewire.lab.run import DENSE
-from rewire.lab.train import method_of, training_flops
+from rewire.lab.train import training_flops
 from rewire.plain import to_masked
 from rewire.resize import sizes
 from rewire.shrinking.shrink import shrink_with_report

@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,12 @@ from rewire.lab.board import Board
 from rewire.lab.data import Dataset, load
 from rewire.lab.environment import environment
 from rewire.lab.models import build
+from rewire.lab.recipe import learning_rate, method_of
 from rewire.lab.results import claim, read_json, write_json, write_metrics
 from rewire.lab.run import DENSE, Run
 from rewire.lab.sharded import load_model, load_optimizer, made_whole, unite
 from rewire.lab.team import Team
 from rewire.method import Method, Rewiring
-from rewire.methods import METHODS
-from rewire.parts.drop import Lowest
 from rewire.rewirer import Rewirer
 from rewire.select import find_layers
 from rewire.stores.flat import where_true
@@ -47,31 +46,6 @@ class Place:
     data_dir: Path | None = None
     tensorboard: bool = False
     team: Team = field(default_factory=Team)
-
-
-def method_of(run: Run, steps: int) -> Method:
-    """The method of a run, with ``steps`` optimizer steps an epoch."""
-    options: dict[str, Any] = {} if run.fraction is None else {"fraction": run.fraction}
-    if run.method == "ggr":
-        options["growth"] = run.growth
-    every = run.every or (1 if run.method == "deepr" else steps)
-    until = None if run.method == "deepr" else max(int(run.until * run.epochs * steps), every)
-    method = METHODS[run.method](
-        density=1 - run.sparsity,
-        every=every,
-        until=until,
-        start=run.start if run.method != "gmp" else "dense",
-        **options,
-    )
-    return replace(method, drop=Lowest(scope="network")) if run.scope == "network" else method
-
-
-def learning_rate(run: Run, step: int, steps: int) -> float:
-    """The paper's: warm-up from zero over the first epochs, then a fifth at 30, 60 and 80 % of the training."""
-    if step < run.warmup * steps:
-        return run.lr * (step + 1) / (run.warmup * steps)
-    done = step / (run.epochs * steps)
-    return run.lr * 0.2 ** sum(done >= mark for mark in (0.3, 0.6, 0.8))
 
 
 class Trainer:
@@ -111,9 +85,13 @@ class Trainer:
         """How many positions of every layer were ever active; nothing if an early version of the run did not count."""
         if self.rewirer is None:
             return self.nnz()
+        return {} if (seen := self.seen_by_all()) is None else seen.positions
+
+    def seen_by_all(self) -> Exploration | None:
+        """What was ever active on any rank. All of them must ask."""
         if self.seen is not None and self.team.fsdp:
             unite(self.seen.ever)
-        return self.seen.positions if self.seen is not None else {}
+        return self.seen
 
     def masks(self) -> dict[str, Tensor]:
         """Which weights of every layer exist, as bytes."""
@@ -123,14 +101,13 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs. All ranks must ask."""
-        if self.seen is not None and self.team.fsdp:
-            unite(self.seen.ever)
+        seen = self.seen_by_all()
         state = {
             "run": self.run.to_dict(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "rewirer": self.rewirer.state_dict() if self.rewirer is not None else None,
-            "explored": self.seen.state_dict() if self.seen is not None else None,
+            "explored": seen.state_dict() if seen is not None else None,
             "metrics": self.metrics,
             "initial": self.initial,
         }

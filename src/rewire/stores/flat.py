@@ -29,6 +29,20 @@ def put(tensor: Tensor, positions: Tensor, values: Tensor | float | bool) -> Non
         tensor[torch.unravel_index(positions, tensor.shape)] = values
 
 
+def written_out(values: Tensor, positions: Tensor, shape: torch.Size) -> Tensor:
+    """A dense tensor with values at flat positions and zeros elsewhere."""
+    dense = values.new_zeros(shape)
+    put(dense, positions, values)
+    return dense
+
+
+def mask_of(positions: Tensor, shape: torch.Size) -> Tensor:
+    """A dense bool tensor that is true at flat positions."""
+    mask = torch.zeros(shape, dtype=torch.bool, device=positions.device)
+    put(mask, positions, True)
+    return mask
+
+
 def count(mask: Tensor) -> int:
     """How many elements of a bool tensor are true; on the CPU numpy counts many times faster."""
     return int(np.count_nonzero(mask.numpy()) if mask.device.type == "cpu" else torch.count_nonzero(mask))

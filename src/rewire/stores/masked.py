@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.layer import Signal
 from rewire.ranks import ALONE, Ranks, total
 from rewire.select import Found
-from rewire.stores.flat import put
+from rewire.stores.flat import mask_of, put, written_out
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import MASK, POSITIONS
 from rewire.stores.optimizer import follows_shape, refuse_foreign
@@ -168,11 +168,8 @@ def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: obje
                 "process, and save that with rewire.distributed.save"
             )
         shape = module._parameters["weight"].shape  # type: ignore[union-attr]
-        weight = state[prefix + "weight"].new_zeros(shape)
-        mask = torch.zeros(shape, dtype=torch.bool)
-        put(weight, positions, state[prefix + "weight"])
-        put(mask, positions, True)
-        state[prefix + "weight"], state[prefix + MASK] = weight, mask
+        state[prefix + "weight"] = written_out(state[prefix + "weight"], positions, shape)
+        state[prefix + MASK] = mask_of(positions, shape)
 
 
 def _fit_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:

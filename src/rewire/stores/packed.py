@@ -6,6 +6,7 @@ the step, so what is ranked is the gradient that the optimizer uses: the accumul
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,12 +17,12 @@ from rewire.kernels.geometry import Geometry
 from rewire.layer import Signal
 from rewire.ranks import ALONE, Ranks
 from rewire.select import Found
-from rewire.stores.flat import is_finite, take, top_of_tiles, where_true
+from rewire.stores.flat import is_finite, mask_of, take, top_of_tiles, where_true, written_out
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.modules import Tape, pack_module, resize, uncovered, unpack_module
 from rewire.stores.optimizer import follows_shape, refuse_foreign, reshape_state, state_tensors
-from rewire.stores.twins import TWINS
+from rewire.stores.twins import TWINS, keep_innermost, leave_innermost
 from rewire.topology import Edit, Top
 
 TILE = 1 << 20  # weights whose gradient is held at once
@@ -53,9 +54,7 @@ class PackedLayer:
     @property
     def mask(self) -> Tensor:
         """Which weights exist, made when asked: for analysis, never for training."""
-        mask = torch.zeros(self.shape.numel(), dtype=torch.bool)
-        mask[self.active()] = True
-        return mask.view(self.shape)
+        return mask_of(self.active(), self.shape)
 
     def active(self) -> Tensor:
         """The flat positions of the weights that exist."""
@@ -213,7 +212,7 @@ class PackedStore:
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
         self._twins = [module for module in model.modules() if type(module) in TWINS]
         for module in self._twins:
-            module.__class__ = TWINS[type(module)]
+            keep_innermost(module)
 
     @property
     def keep_inactive(self) -> bool:
@@ -282,17 +281,11 @@ class PackedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self._packed.values():
-            active = layer.active()
-
-            def spread(old: Tensor, active: Tensor = active, shape: torch.Size = layer.shape) -> Tensor:
-                dense = old.new_zeros(shape.numel())
-                dense[active] = old
-                return dense.view(shape)
-
+            spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             reshape_state(self.optimizer, layer.parameter, spread)
             unpack_module(layer.module, spread(layer.parameter.detach()))
         for module in self._twins:
-            module.__class__ = next(plain for plain, twin in TWINS.items() if type(module) is twin)
+            leave_innermost(module)
         self._masked.remove()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire.layer import Layer, LayerSpec, Signal
-from rewire.ranks import Ranks
+from rewire.ranks import Ranks, total
 from rewire.topology import Edit
 
 
@@ -81,3 +81,8 @@ class Store(Protocol):
 
     def remove(self) -> None:
         """Detach from the model."""
+
+
+def all_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
+    """Whether no layer has a gradient other than zeros, on any rank."""
+    return not any(total(ranks, [int(not layer.is_silent()) for layer in layers]))

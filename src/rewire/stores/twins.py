@@ -88,10 +88,14 @@ class InnermostReLU6(nn.ReLU6):
 class InnermostMaxPool2d(nn.MaxPool2d):
     """``nn.MaxPool2d`` that keeps the batch innermost."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the kernel computes this."""
+        return not (self.ceil_mode or self.return_indices) and pair(self.dilation) == (1, 1)
+
     def forward(self, x: Tensor) -> Tensor:
         """The largest under each window."""
-        plain = not (self.ceil_mode or self.return_indices) and pair(self.dilation) == (1, 1)
-        if plain and is_batch_innermost(x) and ops.is_fast(x):
+        if self.is_plain and is_batch_innermost(x) and ops.is_fast(x):
             y: Tensor = pooling.max_pool2d(x, _window(self))
         else:
             y = super().forward(x)
@@ -153,10 +157,10 @@ def _run(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
         return first(x), 1
     if isinstance(first, PackedConv2d) and rest and isinstance(rest[0], InnermostBatchNorm2d):
         return _conv_norm(first, rest[0], rest[1:], x)
-    limit = relu_limit(rest)
     if isinstance(first, InnermostBatchNorm2d) and first.knows(x) and first.uses_batch:
         return _norm_on(first, rest, x)
     if isinstance(first, Packed) and first.tape is None and first.limit < 0:
+        limit = relu_limit(rest)
         return first.run(x, limit), 1 + (limit >= 0)
     return first(x), 1
 
@@ -187,8 +191,7 @@ def _halves(module: nn.Module, x: Tensor) -> bool:
     """Whether a module takes the largest of every 2x2 pixels, and leaves none over."""
     if type(module) is not InnermostMaxPool2d or not _is_alone(module) or x.shape[2] % 2 or x.shape[3] % 2:
         return False
-    plain = not (module.ceil_mode or module.return_indices) and pair(module.dilation) == (1, 1)
-    return plain and _window(module) == [2, 2, 2, 2, 0, 0]
+    return module.is_plain and _window(module) == [2, 2, 2, 2, 0, 0]
 
 
 def relu_limit(modules: Sequence[nn.Module]) -> float:
@@ -215,6 +218,16 @@ TWINS: dict[type[nn.Module], type[nn.Module]] = {
     nn.AdaptiveAvgPool2d: InnermostAdaptiveAvgPool2d,
     nn.Flatten: InnermostFlatten,
 }
+
+
+def keep_innermost(module: nn.Module) -> None:
+    """In place: let a module keep the batch innermost, if it has a twin that does."""
+    module.__class__ = TWINS.get(type(module), type(module))
+
+
+def leave_innermost(module: nn.Module) -> None:
+    """In place: torch's own module again, if this is a twin."""
+    module.__class__ = next((plain for plain, twin in TWINS.items() if type(module) is twin), type(module))
 
 
 def _window(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:

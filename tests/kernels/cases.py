@@ -44,7 +44,7 @@ def run(kernel, x, values, positions, bias, geometry, grad):
 
 
 def through_torch(x, values, positions, bias, g):
-    weight = values.new_zeros(g.numel).index_put((positions,), values).view(g.shape)
+    weight = values.new_zeros(g.numel).index_put((positions.long(),), values).view(g.shape)
     return F.conv2d(x, weight, bias, g.stride, g.padding, g.dilation, g.groups)
 
 
@@ -58,3 +58,16 @@ def agree(one, other, tolerance):
         assert a.shape == b.shape
         near = tolerance * max(1.0, float(b.detach().abs().max()) if b.numel() else 0.0)
         torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=near)
+
+
+def compare(geometry, size, batch, density, limit=-1.0, seed=0):
+    """Output, moments and gradients against dense torch."""
+    x, values, positions, bias = draw(geometry, size, batch, density=density, seed=seed)
+    moments = torch.empty(geometry.shape[0]), torch.empty(geometry.shape[0])
+    y = ops.sparse_conv2d(x, values, positions, bias, geometry, limit, moments)
+    expected = through_torch(x, values, positions, bias, geometry)
+    expected = expected.clamp(0, limit) if limit >= 0 else expected
+    agree([y, *moments], [expected, expected.mean((0, 2, 3)), expected.var((0, 2, 3), correction=0)], 1e-4)
+    grad = torch.randn_like(expected)
+    inputs = (x, values, bias)
+    agree(torch.autograd.grad(y, inputs, grad), torch.autograd.grad(expected, inputs, grad), 1e-4)

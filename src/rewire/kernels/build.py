@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("sparse.cpp", "tables.cpp", "dense.cpp", "single.cpp", "norm.cpp", "norm_pool.cpp", "pool.cpp")
 COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno")
 LEVELS: dict[str, tuple[str, ...]] = {  # from the most portable to the widest
     "baseline": (),
@@ -45,7 +44,7 @@ def build(folder: Path = HERE, extra: tuple[str, ...] = ()) -> list[Path]:
     if command is None:
         raise FileNotFoundError("no C++ compiler was found: install g++ or clang++, or set CXX")
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [str(HERE / "native" / source) for source in SOURCES]
+    sources = [str(source) for source in sorted((HERE / "native").glob("*.cpp"))]
     built = [library(level, folder) for level in levels()]
     for level, path in zip(levels(), built, strict=True):
         part = path.with_suffix(f".{os.getpid()}")  # renamed at the end: a running process may have the old one open

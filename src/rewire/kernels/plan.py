@@ -22,7 +22,7 @@ Table = NDArray[np.int32]
 
 # Above these shares of weights, blocks of rows are computed with their zeros: forward, and backward, where the kernel
 # that skips them loads every gradient once for two products.
-DENSE = (0.3, 0.5)
+DENSE = (0.45, 0.7)
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 
@@ -58,7 +58,7 @@ class Gather(ctypes.Structure):
         ("y", _Axis),
         ("x", _Axis),
         ("phases_x", _INT),
-        *((name, _POINTER) for name in ("first_tap", "across")),
+        *((name, _POINTER) for name in ("first_tap", "across", "tap_y", "tap_x")),
         *((name, _LONG) for name in ("row_step", "block_step")),
         *((name, _POINTER) for name in ("begin", "offset", "shift", "index")),
         *((name, _INT) for name in ("ahead_y", "ahead_x", "ahead_rows")),
@@ -145,8 +145,10 @@ class Plan:
             _Axis(len(line.base), *(self._keep(a) for a in (line.base, line.phase, line.low, line.high)))
             for line in lines
         ]
-        counts = lines[1].counts
-        return Gather(*sizes, *axes, len(counts), self._keep(first), self._keep(counts), *steps, *tables, *ahead)
+        counts, order = lines[1].counts, np.argsort(_tap_order(lines)[0].ravel())
+        reached = [reach.ravel()[order] for reach in np.meshgrid(*(line.reach for line in lines), indexing="ij")]
+        own = (self._keep(array) for array in (first, counts, *reached))
+        return Gather(*sizes, *axes, len(counts), *own, *steps, *tables, *ahead)
 
 
 def _reach(lines: list[Line], width: int, channels: int) -> Integers:

@@ -27,6 +27,7 @@ struct Gather {
     int32_t phases_x;
     const int32_t *first_tap;    // [phases_y * phases_x] where the taps of a phase begin
     const int32_t *across;       // [phases_x] taps of a phase in one row of the kernel
+    const int32_t *tap_y, *tap_x;  // [taps] pixels between the base and what a tap reads
     int64_t row_step, block_step;  // between cells of `begin`: a cell is one row and block, with `taps` entries
     const int32_t *begin;        // [blocks * rows * taps + 1] the non-zeros of a cell and tap
     const int32_t *offset;       // [nnz] channels between the base and what a non-zero reads
@@ -78,32 +79,6 @@ struct Next {
         if (own) rewire::fetch(own + row * batch, batch);
     }
 };
-
-// How the work is divided: over pixels where there are enough of them, else over rows; a small job is not divided.
-struct Division {
-    int32_t pixels, parts = 1;
-    int threads;
-    Division(const Gather &g, int64_t batch, int most) : pixels(g.y.size * g.x.size), threads(most) {
-        const int64_t products = g.nnz * pixels * batch;
-        if (products < 1 << 20) threads = products < 1 << 17 ? 1 : std::min(most, 2);
-        if (threads > 1 && pixels < 4 * threads) parts = 2 * threads;
-    }
-    bool by_pixel() const { return parts == 1; }
-    int32_t from(int32_t rows, int32_t part) const { return int64_t(rows) * part / parts; }
-};
-
-// Calls work(y, x, from row, to row) for all that there is to do. To be called by every thread of a team.
-template <class Work> void divided(const Division &division, const Gather &g, Work work) {
-    if (division.by_pixel()) {
-#pragma omp for schedule(static)
-        for (int32_t pixel = 0; pixel < division.pixels; pixel++) work(pixel / g.x.size, pixel % g.x.size, 0, g.rows);
-    } else {
-#pragma omp for schedule(static)
-        for (int32_t part = 0; part < division.parts; part++)
-            for (int32_t pixel = 0; pixel < division.pixels; pixel++)
-                work(pixel / g.x.size, pixel % g.x.size, division.from(g.rows, part), division.from(g.rows, part + 1));
-    }
-}
 
 // Calls work(block, from row, to row). Where the whole batch of what a block reads stays in the second cache, rows come in
 // pieces whose tables stay in the first one while the batch passes, tile by tile; else only a tile of the batch does.

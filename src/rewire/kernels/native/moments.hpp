@@ -9,20 +9,19 @@ namespace rewire {
 
 // One thread's sums. They are centred on the first value of each channel, or squares would cancel.
 struct Moments {
-    float *sums;     // [channels][2][WIDTH]
-    float *centre;   // [channels]
-    int64_t *count;  // [channels]
+    float *sums = nullptr;     // [channels][2][WIDTH]
+    float *centre = nullptr;   // [channels]
+    int64_t *count = nullptr;  // [channels]
 
     static int64_t bytes(int32_t channels) { return int64_t(channels) * (sizeof(float) * (2 * WIDTH + 1) + sizeof(int64_t)); }
 
     Moments(char *memory, int32_t channels, int thread) {
+        if (!memory) return;
         char *mine = memory + bytes(channels) * thread;
         count = reinterpret_cast<int64_t *>(mine);
         sums = reinterpret_cast<float *>(count + channels);
         centre = sums + int64_t(channels) * 2 * WIDTH;
     }
-
-    void clear(int32_t channels) { std::memset(count, 0, size_t(bytes(channels))); }
 
     // `values`: COUNT vectors whose first `repeated` lanes were added before.
     template <class V, int COUNT> inline void add(int32_t channel, const V *values, int repeated) {

@@ -39,11 +39,11 @@ def batch(step, shape=(12,), size=16, dtype=torch.float32):
     return x, torch.randint(4, (size,), generator=generator)
 
 
-def train(model, optimizer, steps, begin=0, shape=(12,), dtype=torch.float32, autocast=False, after=None):
+def train(model, optimizer, steps, begin=0, shape=(12,), size=16, dtype=torch.float32, autocast=False, after=None):
     """An ordinary loop that knows nothing about sparsity."""
     losses = []
     for step in range(begin, begin + steps):
-        x, y = batch(step, shape, dtype=dtype)
+        x, y = batch(step, shape, size, dtype)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = F.cross_entropy(model(x), y)
         loss.backward()

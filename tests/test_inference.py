@@ -9,6 +9,7 @@ from tests.stores.packing import IMAGE, Residual, sparse, vgg
 from torch import nn
 
 import rewire
+from rewire.inference import add_relu
 from rewire.lab import models
 from rewire.stores.modules import Packed, PackedConv2d, PackedLinear
 
@@ -46,6 +47,55 @@ def test_batch_norm_is_folded_and_relu_fused():
     assert [layer.limit for layer in packed_layers(fast)] == [math.inf, math.inf, math.inf, -1]
     assert isinstance(model[0], nn.Conv2d)
     assert model[0].bias is None  # the model itself was left alone
+
+
+class Block(nn.Module):
+    """Adds its input to what two layers made of it, in one way or another."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.relu = how, nn.ReLU()
+        self.one, self.two = (nn.Conv2d(6, 6, 3, padding=1) for _ in range(2))
+        for layer in (self.one, self.two):
+            layer.weight.data.mul_(torch.rand_like(layer.weight) < 0.2)
+
+    def forward(self, x):
+        y = self.two(self.relu(self.one(x)))
+        if self.how == "in place":
+            y += x
+            return self.relu(y)
+        if self.how == "a statement":
+            y.add_(x)
+            return self.relu(y)
+        if self.how == "scaled":
+            return torch.relu(torch.add(y, x, alpha=2))
+        return torch.relu(y + x) if self.how == "relu" else y + x
+
+
+@pytest.mark.parametrize("size", [1, 5, 32])
+@pytest.mark.parametrize(
+    ("how", "fused"),
+    [("in place", 1), ("relu", 1), ("no relu", 1), ("a statement", 0), ("scaled", 0)],
+)
+def test_the_end_of_a_residual_block_is_fused_where_nobody_can_tell(how, fused, size):
+    model, x = Block(how).eval(), torch.randn(size, 6, 9, 9)
+    fast = rewire.pack(model)
+    assert sum(node.target is add_relu for node in fast.graph.nodes) == fused
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    given = x.clone().requires_grad_()
+    torch.testing.assert_close(
+        torch.autograd.grad(fast(given).sum(), given)[0],
+        torch.autograd.grad(model(given).sum(), given)[0],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_a_sum_with_a_number_or_of_different_shapes_is_left_to_torch():
+    maps = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(add_relu(maps, torch.ones(3, 1, 1), 6.0), (maps + 1).clamp(0, 6))
+    torch.testing.assert_close(add_relu(maps.double(), maps.double(), -1.0), 2 * maps.double())
+    assert add_relu(torch.tensor([[float("nan")]]), torch.ones(1, 1), math.inf).isnan().all()
 
 
 def test_dense_layers_stay_dense():

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 import time
 import warnings
 
@@ -10,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rewire.kernels.geometry import batch_innermost
+from rewire.kernels import norm, ops
+from rewire.kernels.geometry import batch_innermost, is_batch_innermost
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
 from rewire.stores.modules import Packed, pack_module, uncovered
@@ -18,6 +20,7 @@ from rewire.stores.twins import keep_innermost, relu_limit
 
 DENSEST = 0.3  # above this share of weights a dense layer is faster
 _RELU = (F.relu, torch.relu, "relu")
+_SUM = (operator.add, torch.add, "add")
 
 
 @torch.no_grad()
@@ -51,6 +54,7 @@ def pack(
         keep_innermost(module)
     if graph is not None:
         _fuse_relu(plain, graph)
+        _fuse_sums(plain, graph)
         plain.recompile()  # type: ignore[operator]
     return plain
 
@@ -114,13 +118,60 @@ def _fuse_relu(plain: nn.Module, graph: fx.Graph) -> None:
         after = _follower(node)
         if after is None:
             continue
-        limit = relu_limit([plain.get_submodule(str(after.target))]) if after.op == "call_module" else -1.0
-        if limit >= 0 or (after.op in ("call_function", "call_method") and after.target in _RELU):
+        limit = _limit_of(plain, after)
+        if limit >= 0:
             layer = plain.get_submodule(str(node.target))
             assert isinstance(layer, Packed)
-            layer.limit = limit if limit >= 0 else math.inf
+            layer.limit = limit
             after.replace_all_uses_with(node)
             graph.erase_node(after)
+
+
+def _limit_of(plain: nn.Module, node: fx.Node) -> float:
+    """The upper limit of the ReLU that a node is, below zero if it is none."""
+    if node.op == "call_module":
+        return relu_limit([plain.get_submodule(str(node.target))])
+    return math.inf if node.op in ("call_function", "call_method") and node.target in _RELU else -1.0
+
+
+def _fuse_sums(plain: nn.Module, graph: fx.Graph) -> None:
+    """The end of a residual block in one go: a sum of two maps and the ReLU behind it."""
+    for node in [node for node in graph.nodes if _is_sum(plain, node)]:
+        after = _follower(node)
+        limit = -1.0 if after is None else _limit_of(plain, after)
+        last = after if after is not None and limit >= 0 else node
+        with graph.inserting_after(last):
+            fused = graph.call_function(add_relu, (*node.args, limit))
+        last.replace_all_uses_with(fused)
+        for done in dict.fromkeys((last, node)):
+            graph.erase_node(done)
+
+
+def _is_sum(plain: nn.Module, node: fx.Node) -> bool:
+    """Whether a node adds two tensors. In place: to what a layer has just made and nobody else uses."""
+    if len(node.args) != 2 or node.kwargs or not all(isinstance(arg, fx.Node) for arg in node.args):
+        return False
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    if node.op == "call_function" and node.target is operator.iadd:
+        return first in _layer_nodes(plain, graph=node.graph, kinds=(Packed, nn.Conv2d)) and len(first.users) == 1
+    return node.op in ("call_function", "call_method") and node.target in _SUM
+
+
+def add_relu(x: Tensor, other: Tensor, limit: float) -> Tensor:
+    """``x + other``, clamped to [0, limit] unless that is below zero."""
+    if _alike(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
+        return norm.activate(x, other, limit)
+    y = x + other
+    return y.clamp(0, limit) if limit >= 0 else y
+
+
+def _alike(x: object, other: object) -> bool:
+    """Whether two maps lie in memory alike, without gaps, where the kernel can take them."""
+    if not (isinstance(x, Tensor) and isinstance(other, Tensor) and ops.is_eager(x, other) and ops.is_fast(x, other)):
+        return False
+    dense = is_batch_innermost(x) or x.is_contiguous()
+    return dense and x.shape == other.shape and x.stride() == other.stride()
 
 
 def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[nn.Module]:

@@ -32,7 +32,7 @@ _SIGNATURES = {
     "rewire_norm_pool": [_POINTER, *_HALVED, *[_POINTER] * 2, *_RELU, _POINTER, _INT],
     "rewire_norm_pool_sums": [*[_POINTER] * 3, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 2, _INT],
     "rewire_norm_pool_input": [*[_POINTER] * 2, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 4, _INT],
-    "rewire_activate": [_POINTER, _LONG, _FLOAT, _POINTER, _INT],
+    "rewire_activate": [_POINTER, _POINTER, _LONG, *_RELU, _POINTER, _INT],
     "rewire_activate_backward": [_POINTER, _POINTER, _LONG, _FLOAT, _POINTER, _INT],
     "rewire_max_pool": [*[_POINTER] * 3, _INT],
     "rewire_max_pool_backward": [*[_POINTER] * 4, _INT],

@@ -7,6 +7,7 @@ block goes back to the pool when the last tensor that uses it is gone.
 import math
 import mmap
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -81,8 +82,13 @@ def empty_map(like: Tensor, batch: int, channels: int, height: int, width: int) 
     >>> empty_map(torch.empty(0), 2, 3, 4, 5).stride()
     (1, 2, 30, 6)
     """
-    shape = (height, width, channels, batch)
+    return empty_like(like, (batch, channels, height, width), (1, batch, width * channels * batch, channels * batch))
+
+
+def empty_like(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """A tensor without gaps, from the pool where it can be. It is no view of another one: users write into it."""
     pooled = type(like) in (Tensor, torch.nn.Parameter) and like.dtype == torch.float32 and like.device.type == "cpu"
-    if pooled and not torch.compiler.is_compiling():
-        return POOL.empty(math.prod(shape)).view(shape).permute(3, 2, 0, 1)
-    return torch.empty(shape, dtype=like.dtype, device=like.device).permute(3, 2, 0, 1)
+    if not pooled or torch.compiler.is_compiling() or math.prod(shape) < SMALLEST:
+        return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
+    storage = POOL.empty(math.prod(shape)).untyped_storage()
+    return torch.empty(0).set_(storage, 0, tuple(shape), tuple(stride))

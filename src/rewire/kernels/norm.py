@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from rewire.kernels.geometry import batch_innermost
 from rewire.kernels.library import native
-from rewire.kernels.memory import POOL, empty_map
+from rewire.kernels.memory import empty_like, empty_map
 
 Moments = tuple[Tensor, Tensor]  # mean and (biased) variance of every channel
 
@@ -119,11 +119,18 @@ def batch_norm(
     return y, found
 
 
+def activate(x: Tensor, other: Tensor | None, limit: float) -> Tensor:
+    """``x + other``, clamped to [0, limit] unless that is below zero; both with the same strides and no gaps."""
+    y = empty_like(x, x.shape, x.stride())
+    added = None if other is None else other.data_ptr()
+    _library().rewire_activate(x.data_ptr(), added, x.numel(), limit >= 0, limit, y.data_ptr(), torch.get_num_threads())
+    return y
+
+
 class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
-        y = POOL.empty(x.numel()).as_strided(x.shape, x.stride())
-        _library().rewire_activate(x.data_ptr(), x.numel(), limit, y.data_ptr(), torch.get_num_threads())
+        y = activate(x, None, limit)
         ctx.limit = limit
         ctx.save_for_backward(y)
         return y
@@ -138,7 +145,7 @@ def behind_relu(grad: Tensor, y: Tensor, limit: float) -> Tensor:
     """The gradient before the ReLU that made ``y``, with the strides of ``y``, whose memory has no gaps."""
     if grad.stride() != y.stride():
         grad = torch.empty_like(y).copy_(grad)
-    grad_x = POOL.empty(y.numel()).as_strided(y.shape, y.stride())
+    grad_x = empty_like(y, y.shape, y.stride())
     _library().rewire_activate_backward(
         y.data_ptr(), grad.data_ptr(), y.numel(), limit, grad_x.data_ptr(), torch.get_num_threads()
     )

@@ -206,9 +206,9 @@ def sparse_conv2d(
         assert moments is None
         y: Tensor = operator(x, values, positions, bias, geometry.numbers(), limit)
         return y
-    if len(x) == 1 and moments is None and not torch.is_grad_enabled() and is_fast(x, values):
-        return _alone(x, values, positions, bias, geometry, limit)
     needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, values, bias))
+    if len(x) == 1 and moments is None and not needed and is_fast(x, values):
+        return _alone(x, values, positions, bias, geometry, limit)
     call = _Convolution.apply if needed else forward
     out: Tensor = call(x, values, positions, bias, geometry, limit, moments)
     return out
@@ -228,10 +228,10 @@ def sparse_linear(
     x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, outputs: int, limit: float = -1.0
 ) -> Tensor:
     """A linear layer with ``values`` at flat ``positions``: ``(..., inputs)`` to ``(..., outputs)``."""
-    inputs = x.shape[-1]
-    pixels = x.reshape(-1, inputs).unsqueeze(-1).unsqueeze(-1)
+    *leading, inputs = x.shape
+    pixels = x.reshape(-1, inputs, 1, 1)
     y = sparse_conv2d(pixels, values, positions, bias, Geometry((outputs, inputs, 1, 1)), limit)
-    return y.squeeze(-1).squeeze(-1).reshape(*x.shape[:-1], outputs)
+    return y.reshape(*leading, outputs)
 
 
 @torch.library.custom_op("rewire::sparse_conv2d", mutates_args=())

@@ -52,6 +52,7 @@ class SinglePlan:
         )  # fmt: skip
         small = (height, width) == (1, 1) and geometry.padding == (0, 0) and geometry.taps == 1
         self.is_dot = small and geometry.groups == 1 and positions.dtype == torch.int32
+        self.pointers = self.begin.ctypes.data, self.offset.ctypes.data  # asked for once: numpy takes its time
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +71,7 @@ class SinglePlan:
             x.data_ptr(), values.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(),
             limit >= 0, limit, torch.get_num_threads(),
         )  # fmt: skip
-        begin, offset = self.begin.ctypes.data, self.offset.ctypes.data
+        begin, offset = self.pointers
         if self.is_dot:
             native.rewire_dot(rows, s.channels, begin, positions.data_ptr(), *rest)
         else:

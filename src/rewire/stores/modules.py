@@ -85,11 +85,11 @@ class PackedLinear(Packed, nn.Linear):  # type: ignore[misc]
         assert moments is None
         if x.shape[-1] != self.in_features:
             raise ValueError(f"the layer has {self.in_features} inputs and was given {tuple(x.shape)}")
-        x = self.precise(x)
-        y = ops.sparse_linear(x, self.weight, self.weight_positions, self.bias, self.out_features, limit)
+        pixels = self.precise(x).reshape(-1, self.in_features, 1, 1)
+        y = ops.sparse_conv2d(pixels, self.weight, self.weight_positions, self.bias, self.geometry, limit)
         if self.tape is not None:
-            self.tape.record(x, y, self.weight)
-        return y
+            self.tape.record(pixels, y, self.weight)  # not what is returned: a hook on a view is lost when that changes
+        return y.reshape(*x.shape[:-1], self.out_features)
 
 
 class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[misc]

@@ -161,8 +161,8 @@ def gradient_tiles(
 
 
 def _rows_gradient(x: Tensor, grad: Tensor, geometry: Geometry, rows: slice, columns: slice) -> Tensor:
-    if grad.dim() != 4:  # a linear layer
-        return grad.reshape(-1, grad.shape[-1])[:, rows].t() @ x.reshape(-1, x.shape[-1])
+    if grad.shape[2:] == x.shape[2:] == (1, 1) and geometry.groups == geometry.taps == 1:  # a linear layer
+        return grad.flatten(1)[:, rows].t() @ x.flatten(1)
     weight = x.new_empty(rows.stop - rows.start, *geometry.shape[1:])
     groups = (columns.stop - columns.start) // geometry.shape[1]
     found: Tensor = torch.ops.aten.convolution_backward(

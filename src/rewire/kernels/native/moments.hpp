@@ -13,7 +13,10 @@ struct Moments {
     float *centre = nullptr;   // [channels]
     int64_t *count = nullptr;  // [channels]
 
-    static int64_t bytes(int32_t channels) { return int64_t(channels) * (sizeof(float) * (2 * WIDTH + 1) + sizeof(int64_t)); }
+    // A multiple of a cache line, so that every thread's part is aligned and none shares a line with another one's.
+    static int64_t bytes(int32_t channels) {
+        return (int64_t(channels) * (sizeof(float) * (2 * WIDTH + 1) + sizeof(int64_t)) + 63) / 64 * 64;
+    }
 
     Moments(char *memory, int32_t channels, int thread) {
         if (!memory) return;

@@ -150,17 +150,18 @@ EXPORT void rewire_norm_input(const float *x, const float *grad, int64_t pixels,
     });
 }
 
-// y = x clamped to [0, limit]: ReLU or ReLU6 over `size` floats.
-EXPORT void rewire_activate(const float *x, int64_t size, float limit, float *y, int threads) {
+// y = x + other, or x alone if there is no other, then clamped to [0, limit] if active: ReLU, or the end of a residual block.
+EXPORT void rewire_activate(const float *x, const float *other, int64_t size, int active, float limit, float *y, int threads) {
     const bool streamed = is_streamed(y, size, size);
-    const Range range(1, limit);
+    const Range range(active, limit);
     each_vector((size + PIECE - 1) / PIECE, 1, PIECE, size < PIECE ? 1 : threads, [&](int32_t, int64_t at, auto kind) {
         typedef decltype(kind) V;
         if (at + lanes<V> > size) {
-            for (; at < size; at++) y[at] = clamp<float>(x[at], range.low, range.high);
+            for (; at < size; at++) y[at] = clamp<float>(other ? x[at] + other[at] : x[at], range.low, range.high);
             return;
         }
-        const V result = clamp<V>(load<V>(x + at), spread<V>(range.low), spread<V>(range.high));
+        const V sum = other ? load<V>(x + at) + load<V>(other + at) : load<V>(x + at);
+        const V result = clamp<V>(sum, spread<V>(range.low), spread<V>(range.high));
         put<V, 1>(y + at, &result, 0, streamed);
     });
 }

@@ -8,6 +8,12 @@
 #include "tables.hpp"
 #include "vector.hpp"
 
+#if defined(__GNUC__) && !defined(__clang__)
+#define SCALAR __attribute__((noinline, optimize("no-tree-vectorize", "no-tree-slp-vectorize")))
+#else
+#define SCALAR __attribute__((noinline))
+#endif
+
 namespace rewire {
 namespace {
 
@@ -76,6 +82,17 @@ void crop(const Single &s, const float *from, float *to, int32_t row, const Rang
             out[int64_t(y) * s.out_width + x] = clamp<float>(in[int64_t(y) * s.broad + x], range.low, range.high);
 }
 
+// Left as it is written: gathering into vectors takes longer than what they save.
+SCALAR float dot(const float *values, const int32_t *positions, int32_t count, const float *input) {
+    constexpr int SUMS = 8;  // apart from each other, or every product would wait for the one before
+    float total[SUMS] = {};
+    int32_t k = 0;
+    for (; k + SUMS <= count; k += SUMS)
+        UNROLL for (int i = 0; i < SUMS; i++) total[i] += values[k + i] * input[positions[k + i]];
+    for (; k < count; k++) total[0] += values[k] * input[positions[k]];
+    return ((total[0] + total[1]) + (total[2] + total[3])) + ((total[4] + total[5]) + (total[6] + total[7]));
+}
+
 }  // namespace
 }  // namespace rewire
 
@@ -121,18 +138,10 @@ EXPORT void rewire_single(const Single *single, int32_t rows, const int32_t *beg
 // One row of inputs: output[row] = bias[row] + sum of value * input[position in the row].
 EXPORT void rewire_dot(int32_t rows, int64_t inputs, const int32_t *begin, const int32_t *positions, const float *input,
                        const float *values, const float *bias, float *output, int active, float limit, int threads) {
-    constexpr int SUMS = 8;  // apart from each other, or every product would wait for the one before
     const Range range(active, limit);
 #pragma omp parallel for num_threads(begin[rows] < 1 << 16 ? 1 : threads) schedule(static)
     for (int32_t row = 0; row < rows; row++) {
-        const float *in = input - row * inputs;
-        float total[SUMS] = {};
-        int32_t k = begin[row];
-        const int32_t end = begin[row + 1];
-        for (; k + SUMS <= end; k += SUMS)
-            UNROLL for (int i = 0; i < SUMS; i++) total[i] += values[k + i] * in[positions[k + i]];
-        for (; k < end; k++) total[0] += values[k] * in[positions[k]];
-        const float all = ((total[0] + total[1]) + (total[2] + total[3])) + ((total[4] + total[5]) + (total[6] + total[7]));
+        const float all = dot(values + begin[row], positions + begin[row], begin[row + 1] - begin[row], input - row * inputs);
         output[row] = clamp<float>(all + (bias ? bias[row] : 0.f), range.low, range.high);
     }
 }

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import ordinary_step, packed, peer, rewiring, shrink
+from benchmarks import ordinary_step, packed, peer, rewiring, shrink, windows
 from rewire.lab.environment import environment
 from rewire.lab.results import write_json
 
 
 def main() -> None:
     torch.manual_seed(0)
-    rows = [row for module in (rewiring, ordinary_step, shrink, packed, peer) for row in module.rows()]
+    rows = [row for module in (rewiring, ordinary_step, shrink, windows, packed, peer) for row in module.rows()]
     about = environment("cpu")
     print(json.dumps(about))
     for row in rows:

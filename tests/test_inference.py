@@ -12,6 +12,7 @@ import rewire
 from rewire.inference import add_relu
 from rewire.lab import models
 from rewire.stores.modules import Packed, PackedConv2d, PackedLinear
+from rewire.stores.twins import InnermostLinear
 
 
 def packed_layers(model):
@@ -105,6 +106,21 @@ def test_dense_layers_stay_dense():
     assert not isinstance(fast.get_submodule("0"), Packed)
     assert isinstance(fast.get_submodule("2"), Packed)
     assert isinstance(rewire.pack(model, densest=1.0).get_submodule("0"), Packed)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_a_dense_layer_behind_a_packed_one_reads_its_memory_format(bias, size):
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4, bias=bias), nn.Softmax(-1))
+    model[0].weight.data.mul_(torch.rand(30, 20) < 0.2)
+    fast, x = rewire.pack(model), torch.randn(size, 20)
+    assert type(fast.get_submodule("2")) is InnermostLinear
+    hidden = fast.get_submodule("0")(x)
+    assert hidden.t().is_contiguous()
+    torch.testing.assert_close(fast(x), model(x))
+    last = fast.get_submodule("2")
+    torch.testing.assert_close(last(hidden.contiguous()), last(hidden))
+    torch.testing.assert_close(last(hidden[None]), last(hidden)[None])  # three dimensions: left to torch
 
 
 def test_measuring_decides_layer_by_layer(monkeypatch):

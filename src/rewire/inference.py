@@ -16,7 +16,7 @@ from rewire.kernels.geometry import batch_innermost, is_batch_innermost
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
 from rewire.stores.modules import Packed, pack_module, uncovered
-from rewire.stores.twins import keep_innermost, relu_limit
+from rewire.stores.twins import InnermostLinear, keep_innermost, relu_limit
 
 DENSEST = 0.3  # above this share of weights a dense layer is faster
 _RELU = (F.relu, torch.relu, "relu")
@@ -51,12 +51,18 @@ def pack(
     for module in chosen:
         _pack(module)
     for module in plain.modules():
-        keep_innermost(module)
+        _keep_innermost(module)
     if graph is not None:
         _fuse_relu(plain, graph)
         _fuse_sums(plain, graph)
         plain.recompile()  # type: ignore[operator]
     return plain
+
+
+def _keep_innermost(module: nn.Module) -> None:
+    keep_innermost(module)
+    if type(module) is nn.Linear:
+        module.__class__ = InnermostLinear
 
 
 def _weight(module: nn.Module) -> Tensor:
@@ -187,14 +193,15 @@ def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[
 
 
 def _gains(module: nn.Module, x: Tensor) -> bool:
-    """Whether a layer is faster packed. Among packed layers a dense one has to change the memory format, twice."""
-    twin = copy.deepcopy(module)
+    """Whether a layer is faster packed. Among packed ones a dense convolution changes the memory format twice."""
+    twin, plain = copy.deepcopy(module), copy.deepcopy(module)
     _pack(twin)
+    _keep_innermost(plain)
     image = x.dim() == 4 and len(x) > 1
-    given = batch_innermost(x).permute(3, 2, 0, 1) if image else x
+    given = batch_innermost(x).permute(3, 2, 0, 1) if image else x.t().contiguous().t() if x.dim() == 2 else x
 
     def dense() -> Tensor:
-        y: Tensor = module(given)
+        y: Tensor = plain(given)
         return batch_innermost(y) if image else y
 
     times: dict[bool, list[float]] = {False: [], True: []}

@@ -80,14 +80,20 @@ struct Next {
     }
 };
 
-// Calls work(block, from row, to row). Where the whole batch of what a block reads stays in the second cache, rows come in
-// pieces whose tables stay in the first one while the batch passes, tile by tile; else only a tile of the batch does.
+// Calls work(block, from row, to row). The rows that are written stay in the second cache, with their tables at hand, while one
+// block of channels after the other is read. Where the whole batch of a block stays there too, rows come in pieces whose tables
+// stay in the first cache while the batch passes, tile by tile; else only a tile of the batch does.
 template <class Work> void pieces(const Gather &g, int32_t from, int32_t to, int64_t batch, Work work) {
     const int64_t window = int64_t(g.channels) * g.taps / g.blocks * batch * 4;
     const int64_t per_row = std::max<int64_t>(g.nnz / (int64_t(g.rows) * g.blocks), 1);
-    const int32_t step = window > 300'000 ? g.rows : int32_t(std::max<int64_t>(4096 / per_row, 1));
-    for (int32_t block = 0; block < g.blocks; block++)
-        for (int32_t row = from; row < to; row += std::min(step, to - row)) work(block, row, row + std::min(step, to - row));
+    const int32_t most = g.blocks == 1 ? g.rows : int32_t(std::max<int64_t>((128 << 10) / (batch * 4), 1));
+    const int32_t step = window > 300'000 ? most : std::min(most, int32_t(std::max<int64_t>(4096 / per_row, 1)));
+    for (int32_t first = from; first < to; first += std::min(most, to - first)) {
+        const int32_t last = first + std::min(most, to - first);
+        for (int32_t block = 0; block < g.blocks; block++)
+            for (int32_t row = first; row < last; row += std::min(step, last - row))
+                work(block, row, row + std::min(step, last - row));
+    }
 }
 
 }  // namespace rewire

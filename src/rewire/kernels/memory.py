@@ -17,7 +17,7 @@ from torch import Tensor
 SMALLEST = 1 << 16  # floats; the allocator of torch is as good below
 PAGE = 1 << 10  # floats: sizes are rounded up to it
 HUGE = 1 << 21  # bytes of a large page: the fewer pages a map has, the less looking up they cost
-SLACK = 1 << 26  # bytes that may be kept beyond the most that was ever in use at once
+SHARE, SLACK = 1.5, 1 << 26  # what may be held: this share of the most that was ever in use at once, and these bytes
 
 
 def _fresh(size: int) -> NDArray[np.float32]:
@@ -31,7 +31,11 @@ def _fresh(size: int) -> NDArray[np.float32]:
 
 
 class Pool:
-    """Blocks of float32 by size. What is kept never exceeds, but for some slack, the most that was in use at once."""
+    """Blocks of float32 by size.
+
+    A size has its own blocks, so more must be held than is ever in use: the large gradients come when the small maps of
+    the same step are free again. What is held stays below ``SHARE`` times the most that was in use at once.
+    """
 
     def __init__(self) -> None:
         self._free: dict[int, list[NDArray[np.float32]]] = {}  # by size
@@ -67,7 +71,7 @@ class Pool:
         self._free.setdefault(block.size, []).append(block)
 
     def _make_room(self, size: int) -> None:
-        limit = max(self.most, self.used + size) + SLACK
+        limit = SHARE * max(self.most, self.used + size) + SLACK
         for other in list(self._free):
             while self._free[other] and self.used + self.kept + size > limit:
                 self.kept -= self._free[other].pop().nbytes

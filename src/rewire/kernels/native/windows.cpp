@@ -112,15 +112,17 @@ struct Job {
     const float *copy;
     float *waiting;  // [lines][rows][pixels][depth] unfinished sums
     int32_t block, from, to;
+    int64_t beside = apart(w.g.x, place.x) * w.column(), below = apart(w.g.y, place.y) * w.line();  // in the copy
+
+    bool is_last() const { return block == w.g.blocks - 1; }
+    float *kept(int32_t line, int32_t row) const { return waiting + (int64_t(line) * w.g.rows + row) * w.pixels * DEPTH; }
+    const float *read(int32_t line, int32_t row) const { return copy + line * below + offsets.start(w, row, block) * DEPTH; }
 };
 
 template <int P> __attribute__((noinline)) void forward_block(const Outward &f, const Job &job, Moments *moments) {
     constexpr int Z = DEEP;
     const Gather &g = f.g;
-    const Windows &w = job.w;
     const Place &place = job.place;
-    const bool last = job.block == g.blocks - 1;
-    const int64_t beside = apart(g.x, place.x) * w.column(), below = apart(g.y, place.y) * w.line();
     const float *values = f.values;
     const int32_t *offsets = job.offsets.offset;
     for (int32_t i = 0; i < place.y.count; i++) {
@@ -128,12 +130,11 @@ template <int P> __attribute__((noinline)) void forward_block(const Outward &f, 
         const Span span(g, y, place.x.first);
         for (int32_t row = job.from; row < job.to; row++) {
             Vector total[P][Z];
-            float *kept = job.waiting + (int64_t(i) * g.rows + row) * P * DEPTH;
+            float *kept = job.kept(i, row);
             const Vector first = spread<Vector>(f.bias ? f.bias[row] : 0.f);
             UNROLL for (int n = 0; n < P * Z; n++) total[n / Z][n % Z] = job.block ? load<Vector>(kept + n * WIDTH) : first;
             const float *pixel[P];
-            UNROLL for (int p = 0; p < P; p++)
-                pixel[p] = job.copy + i * below + p * beside + job.offsets.start(w, row, job.block) * DEPTH;
+            UNROLL for (int p = 0; p < P; p++) pixel[p] = job.read(i, row) + p * job.beside;
             const int32_t *begin = g.cell(row, job.block), *offset = offsets + begin[span.low];
             for (const float *value = values + begin[span.low], *end = values + begin[span.high]; value < end; value++) {
                 const int64_t here = int64_t(*offset++) * DEPTH;
@@ -141,7 +142,7 @@ template <int P> __attribute__((noinline)) void forward_block(const Outward &f, 
                 UNROLL for (int p = 0; p < P; p++)
                     UNROLL for (int z = 0; z < Z; z++) total[p][z] += v * load<Vector>(pixel[p] + here + z * WIDTH);
             }
-            if (!last) {
+            if (!job.is_last()) {
                 UNROLL for (int n = 0; n < P * Z; n++) store<Vector>(kept + n * WIDTH, total[n / Z][n % Z]);
                 continue;
             }
@@ -163,10 +164,8 @@ template <int P, bool INPUT, bool VALUES>
 __attribute__((noinline)) void backward_block(const Inward &b, const Job &job, float *grad_values) {
     constexpr int Z = DEEP;
     const Gather &g = b.g;
-    const Windows &w = job.w;
     const Place &place = job.place;
-    const bool last = job.block == g.blocks - 1;
-    const int64_t beside = apart(g.x, place.x) * w.column(), below = apart(g.y, place.y) * w.line();
+    const int64_t beside = job.beside;
     const float *values = b.values;
     const int32_t *offsets = job.offsets.offset;
     for (int32_t i = 0; i < place.y.count; i++) {
@@ -176,13 +175,13 @@ __attribute__((noinline)) void backward_block(const Inward &b, const Job &job, f
         const int64_t next = int64_t(place.x.step) * g.rows * b.batch;  // from a pixel of the group to the one beside it
         for (int32_t row = job.from; row < job.to; row++) {
             Vector total[P][Z], input[P][Z];
-            float *kept = job.waiting + (int64_t(i) * g.rows + row) * P * DEPTH;
+            float *kept = job.kept(i, row);
             const float *under = b.input + own + row * b.batch;
             UNROLL for (int p = 0; p < P; p++) UNROLL for (int z = 0; z < Z; z++) {
                 if constexpr (INPUT) total[p][z] = job.block ? load<Vector>(kept + (p * Z + z) * WIDTH) : Vector{};
                 if constexpr (VALUES) input[p][z] = p < place.x.count ? load<Vector>(under + p * next + z * WIDTH) : Vector{};
             }
-            const float *copy = job.copy + i * below + job.offsets.start(w, row, job.block) * DEPTH;
+            const float *copy = job.read(i, row);
             auto one = [&](int32_t k) {
                 const float *read = copy + int64_t(offsets[k]) * DEPTH;
                 const Vector value = INPUT ? spread<Vector>(values[k]) : Vector{};
@@ -206,7 +205,7 @@ __attribute__((noinline)) void backward_block(const Inward &b, const Job &job, f
                 if constexpr (VALUES) grad_values[k] += sum<Vector>(p);
             }
             if constexpr (!INPUT) continue;
-            if (!last) {
+            if (!job.is_last()) {
                 UNROLL for (int n = 0; n < P * Z; n++) store<Vector>(kept + n * WIDTH, total[n / Z][n % Z]);
                 continue;
             }

@@ -5,14 +5,13 @@ timed in turns. A training figure is the time of an ordinary step plus its share
 two steps are timed, one that rewires and one that makes the new tables; what they take beyond two ordinary ones is
 shared. The method is RigL, under which layers keep the densities that the start gave them: with GGR they would drift
 from one measurement to the next.
-``python -m benchmarks.packed`` runs this alone; see ``--help`` for single cells and for the profile of a step.
+``python -m benchmarks.packed`` runs this alone (``--help``: single cells); ``benchmarks.kernel_times`` has profiles.
 """
 
 import argparse
 import importlib.util
 import io
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -21,8 +20,6 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.kernels import norm, ops, pooling
-from rewire.kernels.library import native
 from rewire.kernels.ops import table_bytes
 from rewire.lab import models
 from rewire.rewirer import Rewirer
@@ -186,47 +183,6 @@ def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row
     return {"what": what, "ratio": ratio, "target": f"at least {target}", "met": ratio >= target, "milliseconds": times}
 
 
-class Stopwatch:
-    """A native library that adds up the time spent in each of its functions."""
-
-    def __init__(self, library: object) -> None:
-        self.library = library
-        self.seconds: dict[str, float] = {}
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        function = getattr(self.library, name)
-
-        def timed(*args: object) -> object:
-            began = time.perf_counter()
-            result = function(*args)
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-            return result
-
-        return timed
-
-
-def profiled(name: str, start: str, options: argparse.Namespace) -> Iterator[str]:
-    """Where the time of a training step goes, kernel by kernel."""
-    _, shape, classes = network(name)
-    x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
-    watch = Stopwatch(native())
-    for module in (ops, norm, pooling):
-        module.native = lambda: watch  # type: ignore[attr-defined]
-    for threads, sparsity in itertools.product(options.threads, options.sparsities):
-        torch.set_num_threads(threads)
-        model = network(name)[0]
-        method = rewire.rigl(density=1 - sparsity, every=EVERY, until=10**9, start=start)
-        step = training(model, x, y, lambda o, m=model, r=method: rewire.sparsify(m, o, r, store="packed"))  # type: ignore[misc]
-        step()
-        watch.seconds = {}
-        total = interleaved({"step": step}, options.rounds)["step"]
-        yield f"{name} {start} {sparsity:.0%}, {threads} threads: {1000 * total:.1f} ms"
-        parts = {kernel: seconds / (options.rounds + 1) for kernel, seconds in watch.seconds.items()}
-        parts["torch and Python"] = total - sum(parts.values())
-        for kernel, seconds in sorted(parts.items(), key=lambda part: -part[1]):
-            yield f"    {kernel:26} {1000 * seconds:8.1f} ms   {seconds / total:4.0%}"
-
-
 def each(options: argparse.Namespace) -> Iterator[Row]:
     """One row after the other, as they are measured."""
     threads = torch.get_num_threads()
@@ -240,9 +196,9 @@ def each(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(threads)
 
 
-def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None, program: str = "packed") -> argparse.Namespace:
     """Which cells to measure: all of them unless told otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.packed")
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--starts", nargs="+", choices=("erk", "uniform"), default=("erk", "uniform"))
     kinds = ("train", "infer-64", "infer-1")
@@ -250,7 +206,6 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sparsities", nargs="+", type=float, choices=SPARSITIES, default=SPARSITIES)
     parser.add_argument("--threads", nargs="+", type=int, default=(2, 1))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--profile", action="store_true", help="the kernels of a training step instead")
     return parser.parse_args(words)
 
 
@@ -259,13 +214,7 @@ def rows() -> list[Row]:
 
 
 def main() -> None:
-    options = parse()
-    if options.profile:
-        for name, start in TRAIN:
-            if name in options.networks and start in options.starts:
-                print(*profiled(name, start, options), sep="\n", flush=True)
-        return
-    for one in each(options):
+    for one in each(parse()):
         times = " ".join(f"{kind} {value:.1f}" for kind, value in one["milliseconds"].items())  # type: ignore[attr-defined]
         print(f"{one['what']:75} {one['ratio']:8.2f}   {one['target']}   {times}", flush=True)
 

@@ -7,12 +7,12 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
-import rewire
 from benchmarks.measure import Work, interleaved
-from benchmarks.packed import BATCH, EVERY, INFER, TRAIN, network, parse, scattered, training
+from benchmarks.packed import BATCH, INFER, TRAIN, network, packed_inference, packed_training, parse
 from rewire.kernels import norm, ops, pooling
 from rewire.kernels.library import native
 
@@ -38,30 +38,20 @@ class Stopwatch:
 
 def train_step(name: str, start: str, sparsity: float) -> Work:
     _, shape, classes = network(name)
-    x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
-    model = network(name)[0]
-    method = rewire.rigl(density=1 - sparsity, every=EVERY, until=10**9, start=start)
-    return training(model, x, y, lambda optimizer: rewire.sparsify(model, optimizer, method, store="packed"))
+    return packed_training(name, start, sparsity, torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,)))[0]
 
 
 def inference(name: str, batch: int, sparsity: float) -> Work:
-    x = torch.randn(batch, *network(name)[1])
-    fast = rewire.pack(scattered(name, sparsity), x, measure=True)
-
-    def run() -> None:
-        with torch.inference_mode():
-            fast(x)
-
-    return run
+    return packed_inference(name, sparsity, torch.randn(batch, *network(name)[1]))
 
 
 def chosen(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[float], Work]]]:
     for name, start in TRAIN:
         if name in options.networks and start in options.starts and "train" in options.kinds:
-            yield f"train {name} {start}", lambda sparsity, n=name, s=start: train_step(n, s, sparsity)  # type: ignore[misc]
+            yield f"train {name} {start}", partial(train_step, name, start)
     for name, batch in INFER:
         if name in options.networks and f"infer-{batch}" in options.kinds:
-            yield f"infer {name}, batch {batch}", lambda sparsity, n=name, b=batch: inference(n, b, sparsity)  # type: ignore[misc]
+            yield f"infer {name}, batch {batch}", partial(inference, name, batch)
 
 
 def main() -> None:

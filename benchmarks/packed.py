@@ -72,6 +72,14 @@ def training(model: nn.Module, x: Tensor, y: Tensor, prepare: Callable[[torch.op
     return step
 
 
+def packed_training(name: str, start: str, sparsity: float, x: Tensor, y: Tensor) -> tuple[Work, Rewirer]:
+    """One step of a packed model, and who rewires it."""
+    model, made = network(name)[0], []
+    method = rewire.rigl(density=1 - sparsity, every=EVERY, until=10**9, start=start)
+    step = training(model, x, y, lambda o: made.append(rewire.sparsify(model, o, method, store="packed")))
+    return step, made[0]
+
+
 def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
     """Dense in both formats and packed at every sparsity, one training step at a time, in turns."""
     _, shape, classes = network(name)
@@ -83,13 +91,7 @@ def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
         works["channels_last"] = training(last, inner, y, lambda _: None)
     rewirers: dict[float, Rewirer] = {}
     for sparsity in options.sparsities:
-        model = network(name)[0]
-
-        def prepare(optimizer: torch.optim.Optimizer, model: nn.Module = model, sparsity: float = sparsity) -> None:
-            method = rewire.rigl(density=1 - sparsity, every=EVERY, until=10**9, start=start)
-            rewirers[sparsity] = rewire.sparsify(model, optimizer, method, store="packed")
-
-        step = training(model, x, y, prepare)
+        step, rewirers[sparsity] = packed_training(name, start, sparsity, x, y)
         works[f"{sparsity:.0%}"] = step
         works[f"{sparsity:.0%} rewiring"] = rewiring(step, rewirers[sparsity])
     found: list[Row] = []
@@ -142,19 +144,23 @@ def inferred(name: str, batch: int, options: argparse.Namespace) -> list[Row]:
         torch.set_num_threads(threads)
         works: dict[str, Work] = {"onnxruntime": onnx_session(model.eval(), x, threads)}
         for sparsity in options.sparsities:
-            fast = rewire.pack(scattered(name, sparsity), x, measure=True)
-
-            def run(fast: nn.Module = fast) -> None:
-                with torch.inference_mode():
-                    fast(x)
-
-            works[f"{sparsity:.0%}"] = run
+            works[f"{sparsity:.0%}"] = packed_inference(name, sparsity, x)
         median = interleaved(works, options.rounds if batch > 1 else 5 * options.rounds, pause=PAUSE)
         for sparsity in options.sparsities:
             target = INFER[name, batch][SPARSITIES.index(sparsity)]
             what = f"infer {name} erk {sparsity:.0%}, batch {batch}, {threads} threads, against ONNX Runtime"
             found.append(row(what, median["onnxruntime"] / median[f"{sparsity:.0%}"], target, median))
     return found
+
+
+def packed_inference(name: str, sparsity: float, x: Tensor) -> Work:
+    fast = rewire.pack(scattered(name, sparsity), x, measure=True)
+
+    def run() -> None:
+        with torch.inference_mode():
+            fast(x)
+
+    return run
 
 
 def scattered(name: str, sparsity: float) -> nn.Module:

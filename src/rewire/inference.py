@@ -142,7 +142,7 @@ def _limit_of(plain: nn.Module, node: fx.Node) -> float:
 
 def _fuse_sums(plain: nn.Module, graph: fx.Graph) -> None:
     """The end of a residual block in one go: a sum of two maps and the ReLU behind it."""
-    for node in [node for node in graph.nodes if _is_sum(plain, node)]:
+    for node in [node for node in graph.nodes if _is_sum(node)]:
         after = _follower(node)
         limit = -1.0 if after is None else _limit_of(plain, after)
         last = after if after is not None and limit >= 0 else node
@@ -153,15 +153,10 @@ def _fuse_sums(plain: nn.Module, graph: fx.Graph) -> None:
             graph.erase_node(done)
 
 
-def _is_sum(plain: nn.Module, node: fx.Node) -> bool:
-    """Whether a node adds two tensors. In place: to what a layer has just made and nobody else uses."""
-    if len(node.args) != 2 or node.kwargs or not all(isinstance(arg, fx.Node) for arg in node.args):
-        return False
-    first = node.args[0]
-    assert isinstance(first, fx.Node)
-    if node.op == "call_function" and node.target is operator.iadd:
-        return first in _layer_nodes(plain, graph=node.graph, kinds=(Packed, nn.Conv2d)) and len(first.users) == 1
-    return node.op in ("call_function", "call_method") and node.target in _SUM
+def _is_sum(node: fx.Node) -> bool:
+    """Whether a node adds two tensors, or what may be such. Tracing makes ``y += x`` a sum like any other."""
+    known = node.op in ("call_function", "call_method") and node.target in _SUM and not node.kwargs
+    return known and len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)
 
 
 def add_relu(x: Tensor, other: Tensor, limit: float) -> Tensor:

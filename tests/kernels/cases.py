@@ -52,6 +52,12 @@ def through_operator(x, values, positions, bias, geometry):
     return ops.sparse_conv2d(x, values, positions, bias, geometry)
 
 
+def linear(x, values, positions, bias, outputs, limit=-1.0):
+    """A linear layer, as the packed store computes it: a convolution of maps of one pixel."""
+    geometry = Geometry((outputs, x.shape[1], 1, 1))
+    return ops.sparse_conv2d(x[:, :, None, None], values, positions, bias, geometry, limit).flatten(1)
+
+
 def agree(one, other, tolerance):
     """Close in proportion to the largest value: sums of products have no other scale."""
     for a, b in zip(one, other, strict=True):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.cases import agree, draw, run, through_operator, through_torch
+from tests.kernels.cases import agree, draw, linear, run, through_operator, through_torch
 
 from rewire.kernels import library, ops, reference
 from rewire.kernels.geometry import Geometry, is_batch_innermost
@@ -83,9 +83,9 @@ def test_the_output_has_the_batch_innermost_and_relu_is_fused():
 def test_positions_that_are_written_to_get_new_tables():
     geometry = Geometry((2, 3, 1, 1))
     x, values, positions = torch.eye(3), torch.tensor([2.0]), torch.tensor([1])
-    assert ops.sparse_linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 2, 0, 0, 0, 0]
+    assert linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 2, 0, 0, 0, 0]
     positions.fill_(5)
-    assert ops.sparse_linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 0, 0, 0, 0, 2]
+    assert linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 0, 0, 0, 0, 2]
     assert ops.plan_for(geometry, positions, 1, 1).nbytes > 0
 
 
@@ -100,7 +100,7 @@ def test_compile_sees_one_operator():
     x = x.detach().flatten(1)
 
     def layer(x):
-        return ops.sparse_linear(x, values, positions, None, 8).relu()
+        return linear(x, values, positions, None, 8).relu()
 
     torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
 
@@ -122,8 +122,9 @@ def test_the_instruction_set_can_be_chosen():
 def test_without_libraries_the_reference_serves_and_one_warning_says_so(tmp_path):
     code = (
         "import warnings, torch; warnings.simplefilter('error', DeprecationWarning)\n"
-        "from rewire.kernels import ops\n"
-        "for _ in range(2): y = ops.sparse_linear(torch.eye(3), torch.ones(1), torch.tensor([4]), None, 2)\n"
+        "from rewire.kernels import ops; from rewire.kernels.geometry import Geometry\n"
+        "layer = torch.ones(1), torch.tensor([4]), None, Geometry((2, 3, 1, 1))\n"
+        "for _ in range(2): y = ops.sparse_conv2d(torch.eye(3)[:, :, None, None], *layer)\n"
         "print(y.flatten().tolist())"
     )
     environment = {k: v for k, v in os.environ.items() if k != "REWIRE_ISA"} | {"REWIRE_LIBRARIES": str(tmp_path)}

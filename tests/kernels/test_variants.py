@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tests.kernels.cases import agree, compare, draw, geometries, through_torch
+from tests.kernels.cases import agree, compare, draw, geometries, linear, through_torch
 
 from rewire.kernels import library, ops
 from rewire.kernels.geometry import Geometry
@@ -76,9 +76,7 @@ def test_native_single_sample(threads):
 
 def test_native_single_sample_keeps_what_is_no_number():
     with torch.no_grad():
-        y = ops.sparse_linear(
-            torch.tensor([[float("nan"), -1.0]]), torch.ones(2), torch.tensor([0, 3]), None, 2, math.inf
-        )
+        y = linear(torch.tensor([[float("nan"), -1.0]]), torch.ones(2), torch.tensor([0, 3]), None, 2, math.inf)
     assert y[0, 0].isnan()
     assert y[0, 1] == 0
 

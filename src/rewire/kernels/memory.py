@@ -92,7 +92,7 @@ def empty_map(like: Tensor, batch: int, channels: int, height: int, width: int) 
 def empty_like(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
     """A tensor without gaps, from the pool where it can be. It is no view of another one: users write into it."""
     pooled = type(like) in (Tensor, torch.nn.Parameter) and like.dtype == torch.float32 and like.device.type == "cpu"
-    if not pooled or torch.compiler.is_compiling() or math.prod(shape) < SMALLEST:
+    if not pooled or torch.compiler.is_compiling():
         return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
     storage = POOL.empty(math.prod(shape)).untyped_storage()
     return torch.empty(0).set_(storage, 0, tuple(shape), tuple(stride))

@@ -224,16 +224,6 @@ def _alone(
     return tables.run(library, x, values.contiguous(), positions, bias, limit)
 
 
-def sparse_linear(
-    x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, outputs: int, limit: float = -1.0
-) -> Tensor:
-    """A linear layer with ``values`` at flat ``positions``: ``(..., inputs)`` to ``(..., outputs)``."""
-    *leading, inputs = x.shape
-    pixels = x.reshape(-1, inputs, 1, 1)
-    y = sparse_conv2d(pixels, values, positions, bias, Geometry((outputs, inputs, 1, 1)), limit)
-    return y.reshape(*leading, outputs)
-
-
 @torch.library.custom_op("rewire::sparse_conv2d", mutates_args=())
 def operator(
     x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, geometry: list[int], limit: float = -1.0

@@ -98,7 +98,7 @@ class Plan:
         blocks = [_blocks(geometry, nnz, n) for n in (geometry.shape[1], outputs // geometry.groups)]
         sizes = (outputs * blocks[0] + 1, blocks[1] * inputs * taps + 1, nnz, nnz)
         tables = [np.empty(0 if all(self.dense) else size, np.int32) for size in sizes]
-        place, first = _tap_order(back)
+        place = _tap_order(back)[0]
         reach = [_reach(lines, line, n) for lines, line, n in ((ahead, width, inputs), (back, out[1], outputs))]
         self.layer = LayerSizes(outputs, geometry.shape[1], taps, geometry.groups)
         self.tables = _Tables(
@@ -112,14 +112,14 @@ class Plan:
         shift = np.arange(outputs) // (outputs // geometry.groups) - np.arange(outputs)
         tall, broad = (int(line.reach[-1]) for line in ahead)
         self.forward = self._gather(
-            ahead, (outputs, taps, blocks[0], inputs, height, width, nnz), _tap_order(ahead)[1],
+            ahead, (outputs, taps, blocks[0], inputs, height, width, nnz),
             (blocks[0] * taps, taps), (None, None, self._keep(shift * geometry.shape[1]), None),
             (0, broad + geometry.stride[1], tall + 1),
         )  # fmt: skip
         begin, offset, index = (table.ctypes.data for table in tables[1:])
         top = int(back[0].reach[-1])
         self.backward = self._gather(
-            back, (inputs, taps, blocks[1], outputs, *out, nnz), first,
+            back, (inputs, taps, blocks[1], outputs, *out, nnz),
             (taps, inputs * taps), (begin, offset, None, index), (top, 1, 1 - top),
         )  # fmt: skip
 
@@ -136,7 +136,6 @@ class Plan:
         self,
         lines: list[Line],
         sizes: tuple[int, ...],
-        first: Integers,
         steps: tuple[int, int],
         tables: tuple[int | None, ...],
         ahead: tuple[int, int, int],
@@ -145,7 +144,8 @@ class Plan:
             _Axis(len(line.base), *(self._keep(a) for a in (line.base, line.phase, line.low, line.high)))
             for line in lines
         ]
-        counts, order = lines[1].counts, np.argsort(_tap_order(lines)[0].ravel())
+        counts, (place, first) = lines[1].counts, _tap_order(lines)
+        order = np.argsort(place.ravel())
         reached = [reach.ravel()[order] for reach in np.meshgrid(*(line.reach for line in lines), indexing="ij")]
         own = (self._keep(array) for array in (first, counts, *reached))
         return Gather(*sizes, *axes, len(counts), *own, *steps, *tables, *ahead)

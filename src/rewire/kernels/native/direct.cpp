@@ -75,29 +75,17 @@ inline void backward_tile(const Inward &b, float *grad_values, int32_t y, int32_
         };
         const int32_t *begin = g.cell(row, block);
         inner_taps(g, y, x, [&](int32_t low, int32_t high) {
-            int32_t k = begin[low];
-            const int32_t end = begin[high];
-            if constexpr (!std::is_same_v<V, float>) {
-                for (; k + 4 <= end; k += 4) {
-                    const V p = one(k), q = one(k + 1), r = one(k + 2), s = one(k + 3);
-                    if constexpr (VALUES) store<Quad>(grad_values + k, load<Quad>(grad_values + k) + sums(p, q, r, s));
-                }
-            }
-            for (; k < end; k++) {
-                const V p = one(k);
-                if constexpr (VALUES) grad_values[k] += sum<V>(p);
-            }
+            sum_products<VALUES, V>(begin[low], begin[high], grad_values, one);
         });
         if constexpr (INPUT) put<V, Z>(to_row, total, repeated, b.streamed && g.blocks == 1);
     }
 }
 
-
 template <bool INPUT, bool VALUES> void backward(const Inward &b, const Division &division) {
     const Gather &g = b.g;
 #pragma omp parallel num_threads(division.threads)
     {
-        float *mine = VALUES ? b.grad_values + g.nnz * (omp_get_thread_num() % division.buffers()) : nullptr;
+        float *mine = b.buffer(omp_get_thread_num() % division.buffers());
         division.each(g.rows, [&](int32_t pixel, int32_t first, int32_t last) {
             const int32_t y = pixel / g.x.size, x = pixel % g.x.size;
             const Next next(g, b.grad, VALUES ? b.input : nullptr, y, x, b.batch);
@@ -134,9 +122,7 @@ void direct_forward(const Outward &f, const Division &division) {
 }
 
 void direct_backward(const Inward &b, const Division &division) {
-    if (b.grad_input && b.grad_values) backward<true, true>(b, division);
-    else if (b.grad_input) backward<true, false>(b, division);
-    else backward<false, true>(b, division);
+    wanted(b, [&](auto input, auto values) { backward<input.value, values.value>(b, division); });
 }
 
 }  // namespace rewire

@@ -25,6 +25,9 @@ struct Inward {
     float *grad_values;                  // [buffers of the division][nnz] in the order of the tables; null: not wanted
     int64_t batch;
     bool streamed;
+
+    // One of the buffers of the weights' gradients.
+    float *buffer(int which) const { return grad_values ? grad_values + g.nnz * which : nullptr; }
 };
 
 // Over pieces of the map where there are enough of them, else over rows; a small job is not divided.
@@ -53,6 +56,27 @@ struct Division {
         }
     }
 };
+
+// Calls work with which gradients are wanted, as types: INPUT and VALUES of the kernels.
+template <class Work> void wanted(const Inward &b, Work work) {
+    if (b.grad_input && b.grad_values) work(std::true_type{}, std::true_type{});
+    else if (b.grad_input) work(std::true_type{}, std::false_type{});
+    else work(std::false_type{}, std::true_type{});
+}
+
+// Calls one(k), whose result is a vector of products, for the non-zeros [k, end), and adds up each one's in `grad_values`.
+template <bool VALUES, class V, class One> inline void sum_products(int32_t k, int32_t end, float *grad_values, One one) {
+    if constexpr (!std::is_same_v<V, float>) {
+        for (; k + 4 <= end; k += 4) {
+            const V p = one(k), q = one(k + 1), r = one(k + 2), s = one(k + 3);
+            if constexpr (VALUES) store<Quad>(grad_values + k, load<Quad>(grad_values + k) + sums(p, q, r, s));
+        }
+    }
+    for (; k < end; k++) {
+        const V p = one(k);
+        if constexpr (VALUES) grad_values[k] += sum<V>(p);
+    }
+}
 
 void direct_forward(const Outward &f, const Division &division);
 void direct_backward(const Inward &b, const Division &division);

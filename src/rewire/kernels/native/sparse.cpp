@@ -1,5 +1,6 @@
 // Sparse linear and convolution layers over batch-innermost maps. Nothing is computed for a weight that does not exist.
 #include <cstring>
+#include <optional>
 
 #include "moments.hpp"
 #include "passes.hpp"
@@ -35,15 +36,15 @@ EXPORT void rewire_forward(const Layer *layer, const Forward *tables, const Gath
         g.begin = begin, g.offset = offset, g.shift = nullptr, values = sorted;
     }
     const int64_t pixels = int64_t(g.y.size) * g.x.size;
-    const bool windows = layer->groups == 1 && fits_windows(g, batch, FORWARD_TILE);
-    const Windows cut(g, windows ? FORWARD_TILE : 0);
-    const Division division(g, batch, windows ? cut.groups() : pixels, threads);
+    std::optional<Windows> windows;
+    if (layer->groups == 1 && fits_windows(g, batch, FORWARD_TILE)) windows.emplace(g, FORWARD_TILE);
+    const Division division(g, batch, windows ? windows->groups() : pixels, threads);
     const int64_t size = Moments::bytes(g.rows) * division.threads;
     char *memory = mean ? moments_memory.take<char>(size) : nullptr;
     if (memory) std::memset(memory, 0, size_t(size));
     const bool streamed = is_streamed(output, pixels * g.rows * batch, batch);
     const Outward f{g, input, values, bias, output, memory, batch, Range(active, limit), active != 0, streamed};
-    windows ? windows_forward(f, cut, division) : direct_forward(f, division);
+    windows ? windows_forward(f, *windows, division) : direct_forward(f, division);
     if (mean) Moments::finish(memory, g.rows, division.threads, mean, variance);
 }
 
@@ -52,9 +53,9 @@ EXPORT void rewire_backward(const Gather *gather, const float *input, const floa
                             float *grad_input, float *grad_values, int64_t batch, int threads) {
     const Gather &g = *gather;
     const int64_t pixels = int64_t(g.y.size) * g.x.size;
-    const bool windows = fits_windows(g, batch, BACKWARD_TILE);
-    const Windows cut(g, windows ? BACKWARD_TILE : 0);
-    const Division division(g, batch, windows ? cut.groups() : pixels, threads);
+    std::optional<Windows> windows;
+    if (fits_windows(g, batch, BACKWARD_TILE)) windows.emplace(g, BACKWARD_TILE);
+    const Division division(g, batch, windows ? windows->groups() : pixels, threads);
     const int count = grad_values ? division.buffers() : 0;
     float *sorted = sorted_values.take<float>(g.nnz), *buffers = gradients.take<float>(g.nnz * count);
 #pragma omp parallel for num_threads(division.threads) schedule(static)
@@ -64,7 +65,7 @@ EXPORT void rewire_backward(const Gather *gather, const float *input, const floa
     }
     const bool streamed = grad_input && is_streamed(grad_input, pixels * g.rows * batch, batch);
     const Inward b{g, input, grad, sorted, grad_input, grad_values ? buffers : nullptr, batch, streamed};
-    windows ? windows_backward(b, cut, division) : direct_backward(b, division);
+    windows ? windows_backward(b, *windows, division) : direct_backward(b, division);
     if (!grad_values) return;
 #pragma omp parallel for num_threads(division.threads) schedule(static)
     for (int64_t k = 0; k < g.nnz; k++) {

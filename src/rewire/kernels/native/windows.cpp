@@ -32,7 +32,7 @@ int32_t apart(const Axis &axis, const Group &group) {
     return group.count > 1 ? axis.base[group.at(1)] - axis.base[group.first] : 0;
 }
 
-// What a group of `most` pixels reads along an axis, from the least that a tap reaches.
+// What the largest group reads along an axis, from the least that a tap reaches.
 int32_t reached(const Axis &axis, const std::vector<Group> &groups, const int32_t *taps, int32_t count) {
     int32_t steps = 0;
     for (const Group &group : groups) steps = std::max(steps, apart(axis, group) * (group.count - 1));
@@ -194,16 +194,7 @@ __attribute__((noinline)) void backward_block(const Inward &b, const Job &job, f
                 return product;
             };
             const int32_t *begin = g.cell(row, job.block);
-            int32_t k = begin[span.low];
-            const int32_t end = begin[span.high];
-            for (; k + 4 <= end; k += 4) {
-                const Vector p = one(k), q = one(k + 1), r = one(k + 2), s = one(k + 3);
-                if constexpr (VALUES) store<Quad>(grad_values + k, load<Quad>(grad_values + k) + sums(p, q, r, s));
-            }
-            for (; k < end; k++) {
-                const Vector p = one(k);
-                if constexpr (VALUES) grad_values[k] += sum<Vector>(p);
-            }
+            sum_products<VALUES, Vector>(begin[span.low], begin[span.high], grad_values, one);
             if constexpr (!INPUT) continue;
             if (!job.is_last()) {
                 UNROLL for (int n = 0; n < P * Z; n++) store<Vector>(kept + n * WIDTH, total[n / Z][n % Z]);
@@ -236,7 +227,7 @@ template <bool INPUT, bool VALUES> void backward(const Inward &b, const Windows 
     const Offsets offsets(w, division.threads);
 #pragma omp parallel num_threads(division.threads)
     {
-        float *mine = VALUES ? b.grad_values + b.g.nnz * (omp_get_thread_num() % division.buffers()) : nullptr;
+        float *mine = b.buffer(omp_get_thread_num() % division.buffers());
         through(w, offsets, b.grad, b.batch, division,
                 [&](const Job &job) { backward_block<BACKWARD_TILE / DEEP, INPUT, VALUES>(b, job, mine); });
         if (b.streamed) fence();
@@ -246,7 +237,6 @@ template <bool INPUT, bool VALUES> void backward(const Inward &b, const Windows 
 }  // namespace
 
 Windows::Windows(const Gather &gather, int32_t vectors) : g(gather), pixels(vectors / DEEP) {
-    if (!pixels) return;
     const int64_t waiting = int64_t(g.rows) * pixels * DEPTH * sizeof(float);
     down = grouped(g.y, std::clamp(int32_t(UNFINISHED / waiting), 1, 8)), across = grouped(g.x, pixels);
     lines = 0;
@@ -275,9 +265,7 @@ void windows_forward(const Outward &f, const Windows &w, const Division &divisio
 }
 
 void windows_backward(const Inward &b, const Windows &w, const Division &division) {
-    if (b.grad_input && b.grad_values) backward<true, true>(b, w, division);
-    else if (b.grad_input) backward<true, false>(b, w, division);
-    else backward<false, true>(b, w, division);
+    wanted(b, [&](auto input, auto values) { backward<input.value, values.value>(b, w, division); });
 }
 
 }  // namespace rewire

@@ -27,7 +27,7 @@ struct Windows {
     int32_t tall, broad, deep;       // of a copy: pixels, and channels of the widest block
     std::vector<Group> down, across;
 
-    // For tiles of so many vectors; of none: no windows at all.
+    // For tiles of so many vectors.
     Windows(const Gather &gather, int32_t vectors);
 
     int64_t groups() const { return int64_t(down.size() * across.size()); }

@@ -12,12 +12,13 @@ from rewire.lab.results import write_json
 
 def main() -> None:
     torch.manual_seed(0)
-    rows = [row for module in (rewiring, ordinary_step, shrink, windows, packed, peer) for row in module.rows()]
-    about = environment("cpu")
-    print(json.dumps(about))
-    for row in rows:
-        verdict = {True: "met", False: "NOT MET", None: ""}[row["met"]]
-        print(f"{row['what']:75} {row['ratio']:8.3f}   {row['target']!s:16} {verdict}")
+    about, rows = environment("cpu"), []
+    print(json.dumps(about), flush=True)
+    for module in (rewiring, ordinary_step, shrink, windows, packed, peer):
+        for row in module.rows():
+            verdict = {True: "met", False: "NOT MET", None: ""}[row["met"]]
+            print(f"{row['what']:75} {row['ratio']:8.3f}   {row['target']!s:16} {verdict}", flush=True)
+            rows.append(row)
     path = Path(__file__).parent / "results" / "latest.json"
     write_json(path, {"environment": about, "rows": rows})
     print(f"written to {path}")

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.measure import Work, interleaved
 from benchmarks.packed import BATCH, INFER, TRAIN, network, packed_inference, packed_training, parse
+from rewire import packed_graph
 from rewire.kernels import norm, ops, pooling
 from rewire.kernels.library import native
 
@@ -56,7 +57,7 @@ def chosen(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[float],
 
 def main() -> None:
     options, watch = parse(program="kernel_times"), Stopwatch(native())
-    for module in (ops, norm, pooling):
+    for module in (ops, norm, pooling, packed_graph):
         module.native = lambda: watch  # type: ignore[attr-defined]
     for (what, make), threads, sparsity in itertools.product(chosen(options), options.threads, options.sparsities):
         torch.set_num_threads(threads)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Work = Callable[[], object]
+WARM = 0.02  # seconds until a work that takes a fraction of a millisecond is as fast as it stays
 
 
 def interleaved(
@@ -19,7 +20,7 @@ def interleaved(
     """Median seconds of each work; ``before`` is called ahead of every measurement and not timed.
 
     Threads of one runtime go on spinning for a while and take the core from the next one: with a ``pause`` they come to
-    rest, and one run that is not timed wakes those of the work itself.
+    rest. What follows is not timed until the work has run for as long as its threads and caches need to be warm again.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for index in range(rounds + 1):
@@ -27,7 +28,10 @@ def interleaved(
             before()
             if pause:
                 time.sleep(pause)
+                warm = time.perf_counter() + WARM
                 work()
+                while time.perf_counter() < warm:
+                    work()
             began = time.perf_counter()
             work()
             if index:  # the first round warms up

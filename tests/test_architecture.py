@@ -17,7 +17,8 @@ SOURCE = ROOT / "src" / "rewire"
 FLOORS = [
     ["choose", "topology", "kernels.build", "kernels.geometry"],
     ["kernels.library", "kernels.memory", "kernels.plan", "kernels.reference"],
-    ["kernels.single", "kernels.norm", "kernels.pooling"],
+    ["kernels.program", "kernels.norm", "kernels.pooling"],
+    ["kernels.single"],
     ["kernels.ops"],
     ["ranks"],
     ["layer"],
@@ -37,9 +38,10 @@ FLOORS = [
     ["attach", "distributed.saving"],
     [
         *("analysis.flops", "analysis.dead_units", "analysis.overlap", "analysis.scale"),
-        *("compressed", "extras", "plain", "resize"),
+        *("compressed", "extras", "one_sample", "plain", "resize"),
     ],
-    ["analysis.density", "files", "inference"],
+    ["analysis.density", "files", "packed_graph"],
+    ["inference"],
     ["export"],
     ["integrations.attachment"],
     ["integrations.lightning", "integrations.transformers"],

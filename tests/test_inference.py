@@ -9,10 +9,9 @@ from tests.stores.packing import IMAGE, Residual, sparse, vgg
 from torch import nn
 
 import rewire
-from rewire.inference import add_relu
 from rewire.lab import models
 from rewire.stores.modules import Packed, PackedConv2d, PackedLinear
-from rewire.stores.twins import InnermostLinear
+from rewire.stores.twins import InnermostLinear, add_relu
 
 
 def packed_layers(model):

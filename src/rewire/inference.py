@@ -1,25 +1,23 @@
 """``pack``: a trained sparse model made fast for inference. Batch norm is folded, bias and ReLU are fused."""
 
 import copy
-import math
 import operator
 import time
 import warnings
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rewire.kernels import norm, ops
-from rewire.kernels.geometry import batch_innermost, is_batch_innermost
+from rewire.kernels.geometry import batch_innermost
+from rewire.one_sample import follower, limit_of
+from rewire.packed_graph import PackedGraph
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
 from rewire.stores.modules import Packed, pack_module, uncovered
-from rewire.stores.twins import InnermostLinear, keep_innermost, relu_limit
+from rewire.stores.twins import InnermostLinear, add_relu, keep_innermost
 
 DENSEST = 0.3  # above this share of weights a dense layer is faster
-_RELU = (F.relu, torch.relu, "relu")
 _SUM = (operator.add, torch.add, "add")
 
 
@@ -84,7 +82,7 @@ def _pack(module: nn.Module) -> None:
 def _traced(model: nn.Module) -> tuple[nn.Module, fx.Graph | None]:
     """The model as a graph that can be edited, if it can be traced."""
     try:
-        graph_module = fx.symbolic_trace(model)
+        graph_module = PackedGraph(model, fx.Tracer().trace(model))
     except Exception as error:  # tracing runs the user's own forward with proxies: it may raise anything
         warnings.warn(
             f"the model cannot be traced ({error}): its layers are packed, but batch norm and ReLU are not fused",
@@ -92,12 +90,6 @@ def _traced(model: nn.Module) -> tuple[nn.Module, fx.Graph | None]:
         )
         return model, None
     return graph_module, graph_module.graph
-
-
-def _follower(node: fx.Node) -> fx.Node | None:
-    """The only node that uses a layer's output, if the layer itself is used once."""
-    users = list(node.users)
-    return users[0] if len(users) == 1 else None
 
 
 def _layer_nodes(plain: nn.Module, graph: fx.Graph, kinds: tuple[type[nn.Module], ...]) -> list[fx.Node]:
@@ -108,7 +100,7 @@ def _layer_nodes(plain: nn.Module, graph: fx.Graph, kinds: tuple[type[nn.Module]
 
 def _fold_batch_norm(plain: nn.Module, graph: fx.Graph) -> None:
     for node in _layer_nodes(plain, graph, (nn.Conv2d,)):
-        after = _follower(node)
+        after = follower(node)
         if after is None or after.op != "call_module":
             continue
         conv, norm = plain.get_submodule(str(node.target)), plain.get_submodule(str(after.target))
@@ -121,10 +113,10 @@ def _fold_batch_norm(plain: nn.Module, graph: fx.Graph) -> None:
 
 def _fuse_relu(plain: nn.Module, graph: fx.Graph) -> None:
     for node in _layer_nodes(plain, graph, (Packed,)):
-        after = _follower(node)
+        after = follower(node)
         if after is None:
             continue
-        limit = _limit_of(plain, after)
+        limit = limit_of(plain, after)
         if limit >= 0:
             layer = plain.get_submodule(str(node.target))
             assert isinstance(layer, Packed)
@@ -133,18 +125,11 @@ def _fuse_relu(plain: nn.Module, graph: fx.Graph) -> None:
             graph.erase_node(after)
 
 
-def _limit_of(plain: nn.Module, node: fx.Node) -> float:
-    """The upper limit of the ReLU that a node is, below zero if it is none."""
-    if node.op == "call_module":
-        return relu_limit([plain.get_submodule(str(node.target))])
-    return math.inf if node.op in ("call_function", "call_method") and node.target in _RELU else -1.0
-
-
 def _fuse_sums(plain: nn.Module, graph: fx.Graph) -> None:
     """The end of a residual block in one go: a sum of two maps and the ReLU behind it."""
     for node in [node for node in graph.nodes if _is_sum(node)]:
-        after = _follower(node)
-        limit = -1.0 if after is None else _limit_of(plain, after)
+        after = follower(node)
+        limit = -1.0 if after is None else limit_of(plain, after)
         last = after if after is not None and limit >= 0 else node
         with graph.inserting_after(last):
             fused = graph.call_function(add_relu, (*node.args, limit))
@@ -157,22 +142,6 @@ def _is_sum(node: fx.Node) -> bool:
     """Whether a node adds two tensors, or what may be such. Tracing makes ``y += x`` a sum like any other."""
     known = node.op in ("call_function", "call_method") and node.target in _SUM and not node.kwargs
     return known and len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)
-
-
-def add_relu(x: Tensor, other: Tensor, limit: float) -> Tensor:
-    """``x + other``, clamped to [0, limit] unless that is below zero."""
-    if _alike(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
-        return norm.activate(x, other, limit)
-    y = x + other
-    return y.clamp(0, limit) if limit >= 0 else y
-
-
-def _alike(x: object, other: object) -> bool:
-    """Whether two maps lie in memory alike, without gaps, where the kernel can take them."""
-    if not (isinstance(x, Tensor) and isinstance(other, Tensor) and ops.is_eager(x, other) and ops.is_fast(x, other)):
-        return False
-    dense = is_batch_innermost(x) or x.is_contiguous()
-    return dense and x.shape == other.shape and x.stride() == other.stride()
 
 
 def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[nn.Module]:
@@ -189,9 +158,9 @@ def _faster(plain: nn.Module, layers: list[nn.Module], example: Tensor) -> list[
 
 def _gains(module: nn.Module, x: Tensor) -> bool:
     """Whether a layer is faster packed. Among packed ones a dense convolution changes the memory format twice."""
-    twin, plain = copy.deepcopy(module), copy.deepcopy(module)
-    _pack(twin)
-    _keep_innermost(plain)
+    twin, plain = _alone(module), _alone(module)
+    _pack(twin.get_submodule("0"))
+    _keep_innermost(plain.get_submodule("0"))
     image = x.dim() == 4 and len(x) > 1
     given = batch_innermost(x).permute(3, 2, 0, 1) if image else x.t().contiguous().t() if x.dim() == 2 else x
 
@@ -206,3 +175,9 @@ def _gains(module: nn.Module, x: Tensor) -> bool:
             work()
             times[packed].append(time.perf_counter() - began)
     return min(times[True]) < min(times[False])
+
+
+def _alone(module: nn.Module) -> PackedGraph:
+    """A model of one layer, which runs a single sample as the whole model will."""
+    model = nn.Sequential(copy.deepcopy(module))
+    return PackedGraph(model, fx.Tracer().trace(model))

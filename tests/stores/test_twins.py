@@ -1,5 +1,7 @@
 """What runs in one go in a Sequential is what its modules compute one after the other."""
 
+import inspect
+
 import pytest
 import torch
 from tests.networks import OPTIMIZERS, train
@@ -8,7 +10,8 @@ from torch import nn
 
 import rewire
 from rewire.kernels import library, norm
-from rewire.stores.twins import InnermostSequential
+from rewire.stores.modules import PACKED
+from rewire.stores.twins import TWINS, InnermostLinear, InnermostSequential
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 
@@ -111,3 +114,8 @@ def test_maps_may_be_changed_in_place(dtype, near, size):
         model, optimizer, _ = packing.sparse(store, "in place", dtype=dtype)
         losses[store] = train(model, optimizer, 12, shape=packing.IMAGE, size=size, dtype=dtype)
     assert losses["packed"] == pytest.approx(losses["masked"], rel=near)
+
+
+def test_arguments_have_the_names_that_torch_gives_them():
+    for plain, twin in [*TWINS.items(), *PACKED.items(), (nn.Linear, InnermostLinear)]:
+        assert list(inspect.signature(twin.forward).parameters) == list(inspect.signature(plain.forward).parameters)

@@ -18,7 +18,7 @@ from rewire.kernels.geometry import Geometry, batch_innermost
 from rewire.kernels.library import native
 from rewire.kernels.memory import empty_map
 from rewire.kernels.plan import Plan
-from rewire.kernels.single import SinglePlan
+from rewire.kernels.single import MOST, SinglePlan
 
 # The tables of each topology: they live as long as its positions do, and are made anew when those are written to.
 _PLANS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -34,9 +34,9 @@ def plan_for(geometry: Geometry, positions: Tensor, height: int, width: int) -> 
 def _kept(
     kind: type[Plan] | type[SinglePlan], geometry: Geometry, positions: Tensor, height: int, width: int
 ) -> Plan | SinglePlan:
-    version, kept = _PLANS.get(positions, (-1, {}))
-    if version != positions._version:
-        version, kept = positions._version, {}
+    version, kept = _PLANS.get(positions, (-2, {}))
+    if version != writes(positions):
+        version, kept = writes(positions), {}
         _PLANS[positions] = (version, kept)
     key = (kind, geometry, height, width)
     if key not in kept:
@@ -49,9 +49,14 @@ def _kept(
     return kept[key]  # type: ignore[no-any-return]
 
 
+def writes(tensor: Tensor) -> int:
+    """How often a tensor was written to; torch does not count that for those made in inference mode."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def table_bytes(positions: Tensor) -> int:
     """Memory of the tables that are kept for a topology."""
-    _, kept = _PLANS.get(positions, (-1, {}))
+    _, kept = _PLANS.get(positions, (-2, {}))
     return sum(one.nbytes for one in kept.values())
 
 
@@ -62,7 +67,8 @@ def is_fast(*tensors: Tensor) -> bool:
 
 def is_eager(*tensors: Tensor) -> bool:
     """Whether torch runs these at once, with nobody watching: no compilation, no export, no tensors of another kind."""
-    return not torch.compiler.is_compiling() and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    watched = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return not watched and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
 
 
 def refuse_misfit(x: Tensor, values: Tensor, positions: Tensor, geometry: Geometry) -> None:
@@ -207,7 +213,7 @@ def sparse_conv2d(
         y: Tensor = operator(x, values, positions, bias, geometry.numbers(), limit)
         return y
     needed = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, values, bias))
-    if len(x) == 1 and moments is None and not needed and is_fast(x, values):
+    if len(x) == 1 and moments is None and not needed and is_fast(x, values) and x.numel() < MOST:
         return _alone(x, values, positions, bias, geometry, limit)
     call = _Convolution.apply if needed else forward
     out: Tensor = call(x, values, positions, bias, geometry, limit, moments)

@@ -55,9 +55,9 @@ class Packed(nn.Module):
         """Under autocast a layer before this one may give half precision: the kernels go on in that of the weights."""
         return x.to(self.weight.dtype) if torch.is_autocast_enabled(x.device.type) else x
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """As ever."""
-        return self.run(x, self.limit)
+        return self.run(input, self.limit)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -120,16 +120,20 @@ def uncovered(module: nn.Module, weight: Tensor) -> str:
     return ""
 
 
+def geometry_of(module: nn.Module, shape: torch.Size) -> Geometry:
+    """What a Linear or Conv2d reads and writes."""
+    if not isinstance(module, nn.Conv2d):
+        return Geometry((shape[0], shape[1], 1, 1))
+    stride, padding, dilation = (pair(one) for one in (module.stride, module.padding, module.dilation))
+    return Geometry((shape[0], shape[1], shape[2], shape[3]), stride, padding, dilation, module.groups)
+
+
 def pack_module(module: nn.Module, positions: Tensor, values: Tensor) -> Packed:
     """Turn a Linear or Conv2d into its packed form, in place. The values may be of another device than the weight."""
     weight = module._parameters["weight"]
     assert weight is not None
     shape = weight.shape
-    if isinstance(module, nn.Conv2d):
-        pairs = [pair(one) for one in (module.stride, module.padding, module.dilation)]
-        geometry = Geometry((shape[0], shape[1], shape[2], shape[3]), pairs[0], pairs[1], pairs[2], module.groups)
-    else:
-        geometry = Geometry((shape[0], shape[1], 1, 1))
+    geometry = geometry_of(module, shape)
     if weight.is_meta:  # data cannot move between devices: the parameter's inside is exchanged, the object stays
         torch.utils.swap_tensors(weight, nn.Parameter(values))
     else:

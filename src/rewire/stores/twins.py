@@ -29,12 +29,12 @@ class InnermostBatchNorm2d(nn.BatchNorm2d):
         """Whether the moments are those of the batch, and not the running ones."""
         return self.training or self.running_mean is None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalise, and move the running statistics while training."""
-        if not self.knows(x):
-            plain: Tensor = super().forward(x)
+        if not self.knows(input):
+            plain: Tensor = super().forward(input)
             return plain
-        return self.run(x) if self.uses_batch else self._evaluate(x)
+        return self.run(input) if self.uses_batch else self._evaluate(input)
 
     def run(self, x: Tensor, limit: float = -1.0, found: Moments | None = None, pool: bool = False) -> Tensor:
         """Over the batch, with the ReLU and the pooling that follow; ``found``: the moments, where they are known."""
@@ -70,102 +70,102 @@ def _relu(x: Tensor, limit: float) -> Tensor | None:
 class InnermostReLU(nn.ReLU):
     """``nn.ReLU`` in memory that is used again."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """At least zero."""
-        y = None if self.inplace else _relu(x, math.inf)
-        return super().forward(x) if y is None else y
+        y = None if self.inplace else _relu(input, math.inf)
+        return super().forward(input) if y is None else y
 
 
 class InnermostReLU6(nn.ReLU6):
     """``nn.ReLU6`` in memory that is used again."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """At least zero and at most six."""
-        y = None if self.inplace else _relu(x, 6.0)
-        return super().forward(x) if y is None else y
+        y = None if self.inplace else _relu(input, 6.0)
+        return super().forward(input) if y is None else y
 
 
 class InnermostMaxPool2d(nn.MaxPool2d):
     """``nn.MaxPool2d`` that keeps the batch innermost."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the kernel computes this."""
-        return not (self.ceil_mode or self.return_indices) and pair(self.dilation) == (1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The largest under each window."""
-        if self.is_plain and is_batch_innermost(x) and ops.is_fast(x):
-            y: Tensor = pooling.max_pool2d(x, _window(self))
+        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
+            y: Tensor = pooling.max_pool2d(input, window_of(self))
         else:
-            y = super().forward(x)
+            y = super().forward(input)
         return y
 
 
 class InnermostAvgPool2d(nn.AvgPool2d):
     """``nn.AvgPool2d`` that keeps the batch innermost."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The mean under each window."""
-        if not self.ceil_mode and self.divisor_override is None and is_batch_innermost(x) and ops.is_fast(x):
-            y: Tensor = pooling.avg_pool2d(x, _window(self), self.count_include_pad)
+        if not self.ceil_mode and self.divisor_override is None and is_batch_innermost(input) and ops.is_fast(input):
+            y: Tensor = pooling.avg_pool2d(input, window_of(self), self.count_include_pad)
         else:
-            y = super().forward(x)
+            y = super().forward(input)
         return y
 
 
 class InnermostAdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
     """``nn.AdaptiveAvgPool2d`` that keeps the batch innermost where it takes the mean of the whole map."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The mean under each window."""
-        if self.output_size in (1, (1, 1)) and is_batch_innermost(x) and ops.is_fast(x):
-            y: Tensor = pooling.avg_pool2d(x, [*x.shape[2:], *x.shape[2:], 0, 0], True)
+        if self.output_size in (1, (1, 1)) and is_batch_innermost(input) and ops.is_fast(input):
+            y: Tensor = pooling.avg_pool2d(input, [*input.shape[2:], *input.shape[2:], 0, 0], True)
         else:
-            y = super().forward(x)
+            y = super().forward(input)
         return y
 
 
 class InnermostFlatten(nn.Flatten):
     """``nn.Flatten`` that keeps the batch innermost, for the linear layer that follows."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """All but the batch in one dimension."""
-        if (self.start_dim, self.end_dim) == (1, -1) and x.dim() == 4 and len(x) > 1 and is_batch_innermost(x):
-            return x.permute(1, 2, 3, 0).reshape(-1, len(x)).t()
-        y: Tensor = super().forward(x)
+        if (
+            (self.start_dim, self.end_dim) == (1, -1)
+            and input.dim() == 4
+            and len(input) > 1
+            and is_batch_innermost(input)
+        ):
+            return input.permute(1, 2, 3, 0).reshape(-1, len(input)).t()
+        y: Tensor = super().forward(input)
         return y
 
 
 class InnermostLinear(nn.Linear):
     """A dense ``nn.Linear`` behind packed layers, for inference: torch is slow where the batch is innermost."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The same product the other way round: weight times input, whose rows are whole then."""
-        if x.dim() != 2 or len(x) == 1 or not x.t().is_contiguous():
-            plain: Tensor = super().forward(x)
+        if input.dim() != 2 or len(input) == 1 or not input.t().is_contiguous():
+            plain: Tensor = super().forward(input)
             return plain
-        y = self.weight @ x.t() if self.bias is None else torch.addmm(self.bias[:, None], self.weight, x.t())
+        y = self.weight @ input.t() if self.bias is None else torch.addmm(self.bias[:, None], self.weight, input.t())
         return y.t()
 
 
 class InnermostSequential(nn.Sequential):
     """``nn.Sequential`` that runs what belongs together in one go."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Module after module."""
-        modules = list(self._modules.values())
+        modules, y = list(self._modules.values()), input
         at = 0
         while at < len(modules):
-            x, taken = _run(modules[at : at + 4], x)
+            y, taken = _run(modules[at : at + 4], y)
             at += taken
-        return x
+        return y
 
 
 def _run(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     """The output of as many of the modules as run in one go, and their number."""
     first, rest = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or not _is_alone(first):
+    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or not is_alone(first):
         return first(x), 1
     if isinstance(first, PackedConv2d) and rest and isinstance(rest[0], InnermostBatchNorm2d):
         return _conv_norm(first, rest[0], rest[1:], x)
@@ -183,7 +183,7 @@ def _conv_norm(
     """A convolution that takes the moments, and the batch norm that uses them."""
     outputs = conv.geometry.shape[0]
     fits = x.dim() == 4 and len(x) > 1 and after.affine and after.num_features == outputs and ops.is_fast(conv.weight)
-    if not (fits and after.uses_batch and _is_alone(after) and ops.is_fast(after.weight)):
+    if not (fits and after.uses_batch and is_alone(after) and ops.is_fast(after.weight)):
         return conv(x), 1
     found = torch.empty(outputs), torch.empty(outputs)
     y, taken = _norm_on(after, rest, conv.run(x, conv.limit, found), found)
@@ -201,23 +201,39 @@ def _norm_on(
 
 def _halves(module: nn.Module, x: Tensor) -> bool:
     """Whether a module takes the largest of every 2x2 pixels, and leaves none over."""
-    if type(module) is not InnermostMaxPool2d or not _is_alone(module) or x.shape[2] % 2 or x.shape[3] % 2:
+    if type(module) is not InnermostMaxPool2d or not is_alone(module) or x.shape[2] % 2 or x.shape[3] % 2:
         return False
-    return module.is_plain and _window(module) == [2, 2, 2, 2, 0, 0]
+    return is_plain(module) and window_of(module) == [2, 2, 2, 2, 0, 0]
 
 
 def relu_limit(modules: Sequence[nn.Module]) -> float:
     """The upper limit of the ReLU that comes first, below zero if there is none."""
-    kind = type(modules[0]) if modules and _is_alone(modules[0]) else None
+    kind = type(modules[0]) if modules and is_alone(modules[0]) else None
     if kind in (nn.ReLU, InnermostReLU):
         return math.inf
     return 6.0 if kind in (nn.ReLU6, InnermostReLU6) else -1.0
 
 
-def _is_alone(module: nn.Module) -> bool:
+def is_alone(module: nn.Module) -> bool:
     """Whether no hook sees what goes in or comes out."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return not any(hooks) and not _has_any_global_hook()
+
+
+def add_relu(x: Tensor, other: Tensor, limit: float) -> Tensor:
+    """``x + other``, clamped to [0, limit] unless that is below zero."""
+    if _alike(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
+        return norm.activate(x, other, limit)
+    y = x + other
+    return y.clamp(0, limit) if limit >= 0 else y
+
+
+def _alike(x: object, other: object) -> bool:
+    """Whether two maps lie in memory alike, without gaps, where the kernel can take them."""
+    if not (isinstance(x, Tensor) and isinstance(other, Tensor) and ops.is_eager(x, other) and ops.is_fast(x, other)):
+        return False
+    dense = is_batch_innermost(x) or x.is_contiguous()
+    return dense and x.shape == other.shape and x.stride() == other.stride()
 
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
@@ -242,5 +258,11 @@ def leave_innermost(module: nn.Module) -> None:
     module.__class__ = next((plain for plain, twin in TWINS.items() if type(module) is twin), type(module))
 
 
-def _window(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:
+def is_plain(pool: nn.MaxPool2d) -> bool:
+    """Whether the kernels compute this pooling."""
+    return not (pool.ceil_mode or pool.return_indices) and pair(pool.dilation) == (1, 1)
+
+
+def window_of(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:
+    """Size, stride and padding."""
     return [*pair(pool.kernel_size), *pair(pool.stride), *pair(pool.padding)]

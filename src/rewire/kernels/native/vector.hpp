@@ -113,6 +113,21 @@ inline Quad fold(Vector v) {
 #endif
 }
 
+// Every second float of two vectors, from the first or from the second on.
+inline Quad evens(Quad a, Quad b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6); }
+inline Quad odds(Quad a, Quad b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7); }
+#if defined(__AVX512F__)
+inline Vector evens(Vector a, Vector b) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+inline Vector odds(Vector a, Vector b) {
+    return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+#elif defined(__AVX__)
+inline Vector evens(Vector a, Vector b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
+inline Vector odds(Vector a, Vector b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
+#endif
+
 // The sums of four vectors as one: a transposition by halves costs a third of four separate sums.
 inline Quad sums(Vector a, Vector b, Vector c, Vector d) {
     Quad p = fold(a), q = fold(b), r = fold(c), s = fold(d);

@@ -98,6 +98,17 @@ def test_a_sum_with_a_number_or_of_different_shapes_is_left_to_torch():
     assert add_relu(torch.tensor([[float("nan")]]), torch.ones(1, 1), math.inf).isnan().all()
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_it_compiles_to_one_graph(size):
+    model = vgg().eval()
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.weight.data.mul_(torch.rand_like(module.weight) < 0.2)
+    fast, x = rewire.pack(model), batch(0, IMAGE, size)[0]
+    compiled = torch.compile(fast, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_dense_layers_stay_dense():
     model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
     model[2].weight.data.mul_(torch.eye(20))

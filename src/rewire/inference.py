@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rewire.kernels.geometry import batch_innermost
 from rewire.one_sample import follower, limit_of
-from rewire.packed_graph import PackedGraph
+from rewire.packed_graph import PackedGraph, PackedTracer
 from rewire.plain import to_dense
 from rewire.stores.flat import take, where_true
 from rewire.stores.modules import Packed, pack_module, uncovered
@@ -40,6 +40,7 @@ def pack(
     plain, graph = _traced(to_dense(model).eval())
     for parameter in plain.parameters():
         parameter.requires_grad_(False)
+        parameter.data = parameter.data.contiguous()
     if graph is not None:
         _fold_batch_norm(plain, graph)
     layers = [module for module in plain.modules() if type(module) in (nn.Linear, nn.Conv2d)]
@@ -82,7 +83,7 @@ def _pack(module: nn.Module) -> None:
 def _traced(model: nn.Module) -> tuple[nn.Module, fx.Graph | None]:
     """The model as a graph that can be edited, if it can be traced."""
     try:
-        graph_module = PackedGraph(model, fx.Tracer().trace(model))
+        graph_module = PackedGraph(model, PackedTracer().trace(model))
     except Exception as error:  # tracing runs the user's own forward with proxies: it may raise anything
         warnings.warn(
             f"the model cannot be traced ({error}): its layers are packed, but batch norm and ReLU are not fused",
@@ -180,4 +181,4 @@ def _gains(module: nn.Module, x: Tensor) -> bool:
 def _alone(module: nn.Module) -> PackedGraph:
     """A model of one layer, which runs a single sample as the whole model will."""
     model = nn.Sequential(copy.deepcopy(module))
-    return PackedGraph(model, fx.Tracer().trace(model))
+    return PackedGraph(model, PackedTracer().trace(model))

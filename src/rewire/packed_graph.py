@@ -7,23 +7,31 @@ that has no step, several inputs, a hook that watches) the model runs layer by l
 import threading
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
 
 from rewire.kernels import ops
 from rewire.kernels.library import native
-from rewire.kernels.program import Program, Step
+from rewire.kernels.program import Program
 from rewire.kernels.single import MOST
 from rewire.one_sample import NoStepError, steps_of
-from rewire.stores.twins import is_alone
+from rewire.stores.twins import add_relu, is_alone
 
 SHAPES = 8  # of samples whose programs are kept, with memory for all their maps
 
 
+class PackedTracer(fx.Tracer):
+    """Looks into no sum: it is one step."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=(add_relu,))
+
+
 class PackedGraph(fx.GraphModule):
     """A graph that runs a single sample at once where it can."""
+
+    one_sample: "OneSample | None" = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The graph's result."""
@@ -37,68 +45,61 @@ class PackedGraph(fx.GraphModule):
 
 def _restored(make: Callable[..., fx.GraphModule], given: tuple[Any, ...]) -> PackedGraph:
     plain = make(*given)
-    return PackedGraph(plain, plain.graph)
-
-
-# The programs of each model by its code and by the shape of the sample; ``None`` where there can be none.
-_PROGRAMS: WeakKeyDictionary[fx.GraphModule, tuple[str, dict[torch.Size, "OneSample | None"]]] = WeakKeyDictionary()
+    model = PackedGraph(plain, plain.graph)
+    model.__dict__.update(plain.__dict__)  # also what the graph does not use
+    return model
 
 
 def _at_once(model: PackedGraph, x: Any) -> Tensor | None:
     """The result for one sample; nothing if the model has to run layer by layer."""
-    if not isinstance(x, Tensor) or x.dim() not in (2, 4) or len(x) != 1 or x.numel() >= MOST:
+    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or x.dim() not in (2, 4):
         return None
-    if not (ops.is_eager(x) and ops.is_fast(x)) or torch.is_autocast_enabled("cpu"):
+    if len(x) != 1 or x.numel() >= MOST or torch.is_autocast_enabled("cpu"):
         return None
     if torch.is_grad_enabled() and x.requires_grad:
         return None
-    code, kept = _PROGRAMS.get(model, ("", {}))
-    if code is not model.code:
-        _PROGRAMS[model] = model.code, (kept := {})
-    found = kept.get(x.shape)
-    if x.shape not in kept or (found is not None and not found.is_current()):
-        if len(kept) >= SHAPES:
-            kept.pop(next(iter(kept)))
-        found = kept[x.shape] = _built(model, x)
-    return None if found is None or not found.is_unwatched(model) else found.run(x)
-
-
-def _built(model: PackedGraph, x: Tensor) -> "OneSample | None":
-    try:
-        with torch.no_grad():
-            return OneSample(model, *steps_of(model, x))
-    except NoStepError:
-        return None
+    known = model.one_sample
+    if known is None or not known.is_current(model):
+        known = model.one_sample = OneSample(model)
+    return known.run(model, x) if known.is_unwatched(model) else None
 
 
 class OneSample:
-    """A program with its memory, and what it was made of: the entries of the model's dictionaries."""
+    """The programs of a model, and what they were made of: the entries of its dictionaries."""
 
-    def __init__(self, model: PackedGraph, steps: list[Step], shape: torch.Size) -> None:
-        self.program, self.shape = Program(steps), shape
-        self.own, self.busy = torch.zeros(self.program.size), threading.Lock()
-        self.modules: list[tuple[dict[str, Any], str, nn.Module]] = []
-        self.tensors: list[tuple[dict[str, Any], str, Tensor, int, int]] = []
-        for path in (str(node.target) for node in model.graph.nodes if node.op == "call_module"):
-            parent, _, name = path.rpartition(".")
-            module = model.get_submodule(path)
-            self.modules.append((model.get_submodule(parent)._modules, name, module))
+    def __init__(self, model: PackedGraph) -> None:
+        self.code = model.code
+        self.programs: dict[torch.Size, _Prepared | None] = {}  # by the sample's shape; None: there can be none
+        self.modules: list[nn.Module] = []  # those that would be called
+        self.entries: list[tuple[dict[str, Any], str, object]] = []
+        self.tensors: list[tuple[Tensor, int, torch.Size, int]] = []
+        for path in dict.fromkeys(str(node.target) for node in model.graph.nodes if node.op == "call_module"):
+            module: nn.Module = model
+            for name in path.split("."):
+                self.entries.append((module._modules, name, module.get_submodule(name)))
+                module = module.get_submodule(name)
+            self.modules.append(module)
             for entries in (module._parameters, module._buffers):
-                self.tensors += [
-                    (entries, key, one, one.data_ptr(), ops.writes(one))
-                    for key, one in entries.items()
-                    if one is not None
-                ]
+                for name, one in entries.items():
+                    self.entries.append((entries, name, one))
+                    if one is not None:
+                        self.tensors.append((one, one.data_ptr(), one.shape, ops.writes(one)))
 
-    # Both are asked before every sample, so they are plain loops: half the time of `all`.
+    def __reduce__(self) -> Any:
+        """A copy of the model, or a file, begins without."""
+        return _nothing, ()
 
-    def is_current(self) -> bool:
-        """Whether the model is still what the program was made of."""
-        for entries, name, module in self.modules:
-            if entries.get(name) is not module:
+    # These two are asked before every sample, so they are plain loops: half the time of `all`.
+
+    def is_current(self, model: PackedGraph) -> bool:
+        """Whether the model is still what the programs were made of."""
+        if model.code is not self.code:
+            return False
+        for entries, name, one in self.entries:
+            if entries.get(name) is not one:
                 return False
-        for entries, name, tensor, place, version in self.tensors:
-            if entries.get(name) is not tensor or tensor.data_ptr() != place or ops.writes(tensor) != version:
+        for tensor, place, shape, writes in self.tensors:
+            if tensor.data_ptr() != place or tensor.shape != shape or ops.writes(tensor) != writes:
                 return False
         return True
 
@@ -106,19 +107,45 @@ class OneSample:
         """Whether nobody can tell that the modules are not called: no hooks, no training, no gradients."""
         if model.training or not is_alone(model):
             return False
-        for _entries, _name, module in self.modules:
-            if module.training or module._forward_hooks or module._forward_pre_hooks:
+        for module in self.modules:
+            if module.training or module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
                 return False
-        return not torch.is_grad_enabled() or not any(one[2].requires_grad for one in self.tensors)
+        return not torch.is_grad_enabled() or not any(one[0].requires_grad for one in self.tensors)
+
+    def run(self, model: PackedGraph, x: Tensor) -> Tensor | None:
+        """The result for a sample, if there is a program for its shape."""
+        if x.shape not in self.programs:
+            for oldest in list(self.programs)[: -SHAPES + 1]:
+                self.programs.pop(oldest, None)
+            try:
+                self.programs[x.shape] = _Prepared(model, x)
+            except NoStepError:
+                self.programs[x.shape] = None
+        prepared = self.programs.get(x.shape)
+        return None if prepared is None else prepared.run(x)
+
+
+def _nothing() -> None:
+    return None
+
+
+class _Prepared:
+    """A program with memory for its maps, which one thread uses at a time."""
+
+    def __init__(self, model: PackedGraph, x: Tensor) -> None:
+        with torch.no_grad():
+            steps, self.shape = steps_of(model, x)
+        self.program = Program(steps)
+        self.own, self.busy = x.new_zeros(self.program.size), threading.Lock()
 
     def run(self, x: Tensor) -> Tensor | None:
-        """The result; nothing if another thread is just using the program's memory."""
+        """The result; nothing if another thread is just using the memory."""
         library = native()
         assert library is not None
         if not self.busy.acquire(blocking=False):
             return None
         try:
-            y = torch.empty(self.shape)
+            y = x.new_empty(self.shape)
             self.program.run(library, x.contiguous(), y, self.own)
             return y
         finally:

@@ -16,6 +16,7 @@ from rewire.kernels.program import (
     INPUT,
     OUTPUT,
     Kind,
+    LargeMapError,
     Planes,
     Program,
     Step,
@@ -64,7 +65,9 @@ def test_native_sparse_layers_between_maps_with_borders(isa, threads):
     torch.set_num_threads(threads)
     for index, (geometry, size) in enumerate(CASES):
         x, values, positions, bias = (t.detach() for t in draw(geometry, size, 1, seed=index))
-        margin = max(margin_for(geometry, *size), index % 3)
+        positions, order = positions.sort()
+        values = values[order]
+        margin = max(margin_for(geometry), index % 3)
         steps = layer(isa, geometry, x, values, positions, bias if index % 2 else None, margin, 4.0)
         expected = through_torch(x, values, positions, bias if index % 2 else None, geometry).clamp(0, 4)
         agree([result(isa, x, steps, runs=2)], [expected], 1e-4)
@@ -75,7 +78,7 @@ def test_native_dense_layers_between_maps_with_borders(isa):
     for index, (geometry, size) in enumerate(CASES):
         x, values, positions, bias = (t.detach() for t in draw(geometry, size, 1, density=1.0, seed=index))
         values = torch.empty_like(values).index_copy_(0, positions, values)
-        steps = layer(isa, geometry, x, values, None, bias, max(margin_for(geometry, *size), index % 3))
+        steps = layer(isa, geometry, x, values, None, bias, max(margin_for(geometry), index % 3))
         agree([result(isa, x, steps)], [through_torch(x, values, torch.arange(len(values)), bias, geometry)], 1e-4)
 
 
@@ -159,8 +162,23 @@ def test_planes_by_hand():
 
 def test_the_margin_is_what_a_layer_reads_beyond_the_edge():
     same = Geometry((4, 4, 5, 3), padding=(2, 1))
-    assert margin_for(same, 8, 8) == 2
+    assert margin_for(same) == 2
     strided = Geometry((4, 4, 3, 3), (2, 2), (1, 1))
-    assert margin_for(strided, 8, 8) == copy_margin(strided) == 1
-    assert margin_for(Geometry((4, 4, 3, 3)), 8, 8) == 2  # its output is narrower than what it reads
-    assert margin_for(Geometry((4, 4, 1, 1)), 8, 8) == 0
+    assert margin_for(strided) == copy_margin(strided) == 1
+    assert margin_for(Geometry((4, 4, 3, 3))) == 2  # its output is narrower than what it reads
+    assert margin_for(Geometry((4, 4, 1, 1))) == 0
+
+
+def test_native_kernels_with_many_taps(isa):
+    for geometry in (Geometry((8, 3, 16, 16), (16, 16)), Geometry((4, 2, 1, 7), (2, 1), (0, 3))):
+        x, values, positions, bias = (t.detach() for t in draw(geometry, (32, 32), 1))
+        order = positions.argsort()
+        steps = layer(isa, geometry, x, values[order], positions[order].int(), bias, margin_for(geometry))
+        agree([result(isa, x, steps)], [through_torch(x, values, positions, bias, geometry)], 1e-4)
+
+
+def test_a_map_that_no_offset_reaches_is_refused(isa):
+    geometry = Geometry((1, 40000, 1, 1))
+    weights = Weights(geometry, torch.ones(1), None, torch.zeros(1, dtype=torch.int32))
+    with pytest.raises(LargeMapError, match="a map of 40000 x 256 x 256 is too large"):
+        layer_steps(isa, weights, Planes(40000, 256, 256), 0)

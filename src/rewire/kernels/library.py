@@ -78,11 +78,15 @@ def chosen() -> str:
     return asked
 
 
-@functools.cache
+_IN_USE: list[ctypes.CDLL | None] = []  # no `functools.cache`, behind which torch.compile would look
+
+
 def native() -> ctypes.CDLL | None:
     """The library in use, or ``None``: the reference serves."""
-    level = chosen()
-    return None if level == REFERENCE else load(level)
+    if not _IN_USE:
+        level = chosen()
+        _IN_USE.append(None if level == REFERENCE else load(level))
+    return _IN_USE[0]
 
 
 def info() -> dict[str, object]:

@@ -45,7 +45,7 @@ class Pool:
     def empty(self, count: int) -> Tensor:
         """``count`` floats with anything in them."""
         if count < SMALLEST:
-            return torch.empty(count)
+            return torch.empty(count, dtype=torch.float32, device="cpu")
         size = -(-count // PAGE) * PAGE
         try:  # one step, so that a block that comes back meanwhile (from another thread) does no harm
             block = self._free[size].pop()
@@ -95,4 +95,4 @@ def empty_like(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Ten
     if not pooled or torch.compiler.is_compiling():
         return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
     storage = POOL.empty(math.prod(shape)).untyped_storage()
-    return torch.empty(0).set_(storage, 0, tuple(shape), tuple(stride))
+    return like.new_empty(0).set_(storage, 0, tuple(shape), tuple(stride))

@@ -28,7 +28,7 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
 
 def moments(x: Tensor) -> Moments:
     """The mean and the variance of every channel."""
-    inside, mean, variance = batch_innermost(x), torch.empty(x.shape[1]), torch.empty(x.shape[1])
+    inside, mean, variance = batch_innermost(x), x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
     threads = torch.get_num_threads()
     _library().rewire_moments(inside.data_ptr(), *_sizes(x), mean.data_ptr(), variance.data_ptr(), threads)
     return mean, variance

@@ -40,13 +40,18 @@ def _kept(
         _PLANS[positions] = (version, kept)
     key = (kind, geometry, height, width)
     if key not in kept:
-        if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < geometry.numel:
-            found = f"{positions.min()} to {positions.max()}"
-            raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {found}")
+        refuse_outside(geometry, positions)
         library = native()
         assert library is not None
         kept[key] = kind(library, geometry, positions, height, width)
     return kept[key]  # type: ignore[no-any-return]
+
+
+def refuse_outside(geometry: Geometry, positions: Tensor) -> None:
+    """The tables trust the positions."""
+    if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < geometry.numel:
+        found = f"{positions.min()} to {positions.max()}"
+        raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {found}")
 
 
 def writes(tensor: Tensor) -> int:

@@ -18,8 +18,13 @@ from rewire.kernels.plan import LayerSizes
 
 VECTOR = 16  # floats of the widest register: every plane has room for whole ones
 INPUT, OUTPUT = -1, -2  # in place of an address: what the program is given, and where its result goes
+FARTHEST = 1 << 31  # floats that an offset can reach
 WORTH_SHARING = 1 << 16  # multiply-adds from which on a second thread gains anything
 _INT, _LONG, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+
+
+class LargeMapError(ValueError):
+    """The offsets of a layer's tables would not fit into 32 bits."""
 
 
 class Kind(enum.IntEnum):
@@ -161,9 +166,9 @@ class Weights:
     limit: float = -1.0
 
 
-def margin_for(geometry: Geometry, height: int, width: int) -> int:
-    """Rows and columns of zeros that a map needs around it for a layer to read and write it."""
-    return max(geometry.padding) if _is_same(geometry, height, width) else copy_margin(geometry)
+def margin_for(geometry: Geometry) -> int:
+    """Rows and columns of zeros that maps need around them for a layer to read and write them."""
+    return max(geometry.padding) if _keeps_size(geometry) else copy_margin(geometry)
 
 
 def copy_margin(geometry: Geometry) -> int:
@@ -171,8 +176,9 @@ def copy_margin(geometry: Geometry) -> int:
     return ((geometry.shape[3] - 1) * geometry.dilation[1]) // geometry.stride[1]
 
 
-def _is_same(geometry: Geometry, height: int, width: int) -> bool:
-    return geometry.stride == (1, 1) and geometry.output(height, width) == (height, width)
+def _keeps_size(geometry: Geometry) -> bool:
+    axes = zip(geometry.shape[2:], geometry.dilation, geometry.padding, strict=True)
+    return geometry.stride == (1, 1) and all(far * (kernel - 1) == 2 * pad for kernel, far, pad in axes)
 
 
 def layer_steps(
@@ -186,6 +192,10 @@ def layer_steps(
         reach = _taps(geometry, source.pitch) + source.first
     else:
         before, reach, source = _phases(geometry, source, target)
+    if source.size >= FARTHEST:
+        raise LargeMapError(
+            f"a map of {source.channels} x {source.height} x {source.width} is too large for one sample"
+        )
     step = Step(Kind.SPARSE, source, target, other, weights.limit, bias=weights.bias)
     if weights.positions is None:
         _dense(step, weights, reach)
@@ -199,7 +209,7 @@ def _reads_directly(geometry: Geometry, source: Planes, target: Planes) -> bool:
     if target.pixels == 1:
         return geometry.padding == (0, 0)
     known = source.at >= 0 and source.margin == target.margin >= max(geometry.padding)
-    return known and _is_same(geometry, source.height, source.width)
+    return known and _keeps_size(geometry)
 
 
 def _taps(geometry: Geometry, pitch: int) -> np.ndarray:
@@ -225,28 +235,23 @@ def _phases(geometry: Geometry, source: Planes, target: Planes) -> tuple[list[St
     return [step], reach, copies
 
 
-def in_order(native: ctypes.CDLL, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The positions sorted, and the order that sorts them if they were not."""
-    if native.rewire_is_sorted(positions.data_ptr(), positions.dtype == torch.int64, len(positions)):
-        return positions, None
-    return positions.sort()
+def is_sorted(native: ctypes.CDLL, positions: Tensor) -> bool:
+    """Whether the positions are in the order that the tables need."""
+    return bool(native.rewire_is_sorted(positions.data_ptr(), positions.dtype == torch.int64, len(positions)))
 
 
 def _sparse(native: ctypes.CDLL, step: Step, weights: Weights, reach: np.ndarray) -> None:
-    geometry, positions, values = weights.geometry, weights.positions, weights.values
+    geometry, positions, reach = weights.geometry, weights.positions, reach.astype(np.int32)  # lives until it is read
     assert positions is not None
-    positions, order = in_order(native, positions)
-    if order is not None:
-        values = values[order]
+    assert is_sorted(native, positions)
     flat = step.source.plane == 1 and geometry.taps == 1 and geometry.groups == 1 and positions.dtype == torch.int32
-    step.values, step.row_step = values, geometry.shape[1] if flat else 0
+    step.values, step.row_step = weights.values, geometry.shape[1] if flat else 0
     step.begin = np.empty(geometry.shape[0] + 1, np.int32)
     step.offset = positions if flat else np.empty(len(positions), np.int32)  # positions of a row: what it reads
     layer = LayerSizes(geometry.shape[0], geometry.shape[1], geometry.taps, geometry.groups)
     native.rewire_program_tables(
         ctypes.addressof(layer), positions.data_ptr(), positions.dtype == torch.int64, len(positions),
-        np.ascontiguousarray(reach, np.int32).ctypes.data, step.source.plane, step.begin.ctypes.data,
-        None if flat else step.offset.ctypes.data,
+        reach.ctypes.data, step.source.plane, step.begin.ctypes.data, None if flat else step.offset.ctypes.data,
     )  # fmt: skip
     if step.target.pixels == 1:
         step.kind = Kind.SPARSE_DOT

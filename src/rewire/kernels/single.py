@@ -15,21 +15,23 @@ from rewire.kernels.program import (
     Step,
     Weights,
     copy_margin,
-    in_order,
+    is_sorted,
     layer_steps,
 )
 
-MOST = 1 << 28  # floats of a map: the offsets of the tables must fit into 32 bits, borders and all
+MOST = 1 << 28  # floats of an input: with borders and copies its offsets still fit into 32 bits
 
 
 class SinglePlan:
     """The tables of one layer on one map. They do not hold the positions, with which they are forgotten."""
 
     def __init__(self, native: ctypes.CDLL, geometry: Geometry, positions: Tensor, height: int, width: int) -> None:
-        positions, self.order = in_order(native, positions)
-        self.positions = positions if self.order is not None else None
+        self.positions = self.order = None
+        if not is_sorted(native, positions):
+            positions, self.order = positions.sort()
+            self.positions = positions
         source = Planes(geometry.inputs, height, width, at=INPUT)
-        weights = Weights(geometry, torch.empty(len(positions)), None, positions)
+        weights = Weights(geometry, torch.empty(len(positions), dtype=torch.float32, device="cpu"), None, positions)
         steps = layer_steps(native, weights, source, copy_margin(geometry))
         layer, self.layer = steps[-1], len(steps) - 1
         if layer.target.pixels == 1:
@@ -54,12 +56,12 @@ class SinglePlan:
         """The output for ``x`` of shape (1, C, H, W), contiguous like it."""
         if self.order is not None and self.positions is not None:
             values, positions = values[self.order], self.positions
-        x, y = x.contiguous(), torch.empty(self.shape)
+        x, y = x.contiguous(), x.new_empty(self.shape)
         steps = type(self.program.native).from_buffer_copy(self.program.native)  # another thread may run the same layer
         step = steps[self.layer]
         step.values, step.bias = values.data_ptr(), None if bias is None else bias.data_ptr()
         step.active, step.limit = limit >= 0, limit
         if self.reads_positions:
             step.offset = positions.data_ptr()
-        self.program.run(native, x, y, torch.empty(self.program.size), steps)
+        self.program.run(native, x, y, x.new_empty(self.program.size), steps)
         return y

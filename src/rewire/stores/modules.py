@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rewire.kernels import ops
 from rewire.kernels.geometry import Geometry
+from rewire.kernels.library import native
 from rewire.kernels.norm import Moments
 from rewire.stores.flat import take, where_true
 
@@ -140,6 +141,7 @@ def pack_module(module: nn.Module, positions: Tensor, values: Tensor) -> Packed:
         resize(weight, values)
     module.__class__ = PACKED[type(module)]
     assert isinstance(module, Packed)
+    native()  # loaded before torch.compile could come to the line that does
     module.dense_shape, module.geometry, module.tape = shape, geometry, None
     module.register_buffer(POSITIONS, positions.to(position_type(geometry)))
     return module

@@ -185,7 +185,7 @@ def _conv_norm(
     fits = x.dim() == 4 and len(x) > 1 and after.affine and after.num_features == outputs and ops.is_fast(conv.weight)
     if not (fits and after.uses_batch and is_alone(after) and ops.is_fast(after.weight)):
         return conv(x), 1
-    found = torch.empty(outputs), torch.empty(outputs)
+    found = x.new_empty(outputs), x.new_empty(outputs)
     y, taken = _norm_on(after, rest, conv.run(x, conv.limit, found), found)
     return y, taken + 1
 

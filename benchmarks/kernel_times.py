@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from benchmarks.measure import Work, interleaved
-from benchmarks.packed import BATCH, INFER, TRAIN, network, packed_inference, packed_training, parse
+from benchmarks.packed import BATCH, infer_cells, network, packed_inference, packed_training, parse, train_cells
 from rewire import packed_graph
 from rewire.kernels import norm, ops, pooling
 from rewire.kernels.library import native
@@ -47,12 +47,10 @@ def inference(name: str, batch: int, sparsity: float) -> Work:
 
 
 def chosen(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[float], Work]]]:
-    for name, start in TRAIN:
-        if name in options.networks and start in options.starts and "train" in options.kinds:
-            yield f"train {name} {start}", partial(train_step, name, start)
-    for name, batch in INFER:
-        if name in options.networks and f"infer-{batch}" in options.kinds:
-            yield f"infer {name}, batch {batch}", partial(inference, name, batch)
+    for name, start in train_cells(options):
+        yield f"train {name} {start}", partial(train_step, name, start)
+    for name, batch in infer_cells(options):
+        yield f"infer {name}, batch {batch}", partial(inference, name, batch)
 
 
 def main() -> None:

@@ -200,14 +200,22 @@ def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row
 def each(options: argparse.Namespace) -> Iterator[Row]:
     """One row after the other, as they are measured."""
     threads = torch.get_num_threads()
-    for name, start in TRAIN:
-        if name in options.networks and start in options.starts and "train" in options.kinds:
-            yield from trained(name, start, options)
-    for name, batch in INFER:
-        runs = name in options.networks and f"infer-{batch}" in options.kinds
-        if runs and importlib.util.find_spec("onnxruntime") is not None:
-            yield from inferred(name, batch, options)
+    for name, start in train_cells(options):
+        yield from trained(name, start, options)
+    for name, batch in infer_cells(options) if importlib.util.find_spec("onnxruntime") is not None else ():
+        yield from inferred(name, batch, options)
     torch.set_num_threads(threads)
+
+
+def train_cells(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """The networks and starts that were asked for."""
+    asked = [(name, start) for name, start in TRAIN if name in options.networks and start in options.starts]
+    return asked if "train" in options.kinds else []
+
+
+def infer_cells(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """The networks and batches that were asked for."""
+    return [(name, batch) for name, batch in INFER if name in options.networks and f"infer-{batch}" in options.kinds]
 
 
 def parse(words: Sequence[str] | None = None, program: str = "packed") -> argparse.Namespace:

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "rewire"
 # except within a folder that is one idea (lab).
 FLOORS = [
     ["choose", "topology", "kernels.build", "kernels.geometry"],
-    ["kernels.library", "kernels.memory", "kernels.plan", "kernels.reference"],
+    ["kernels.library", "kernels.memory", "kernels.plan", "kernels.planes", "kernels.reference"],
     ["kernels.program", "kernels.norm", "kernels.pooling"],
     ["kernels.single"],
     ["kernels.ops"],

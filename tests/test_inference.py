@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.graphs import scattered
 from tests.networks import OPTIMIZERS, batch, train
 from tests.stores.packing import IMAGE, Residual, sparse, vgg
 from torch import nn
@@ -34,10 +35,7 @@ def test_the_same_function_at_any_batch(network, store, size):
 
 
 def test_batch_norm_is_folded_and_relu_fused():
-    model = vgg()
-    for module in model:
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
-            module.weight.data.mul_(torch.rand_like(module.weight) < 0.2)
+    model = scattered(vgg())
     fast = rewire.pack(model)
     called = [type(fast.get_submodule(n.target)).__name__ for n in fast.graph.nodes if n.op == "call_module"]
     assert called == [
@@ -100,10 +98,7 @@ def test_a_sum_with_a_number_or_of_different_shapes_is_left_to_torch():
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_it_compiles_to_one_graph(size):
-    model = vgg().eval()
-    for module in model.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
-            module.weight.data.mul_(torch.rand_like(module.weight) < 0.2)
+    model = scattered(vgg())
     fast, x = rewire.pack(model), batch(0, IMAGE, size)[0]
     compiled = torch.compile(fast, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)

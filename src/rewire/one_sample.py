@@ -11,17 +11,8 @@ from torch import Tensor, fx, nn
 
 from rewire.kernels import ops
 from rewire.kernels.library import native
-from rewire.kernels.program import (
-    INPUT,
-    OUTPUT,
-    Kind,
-    Planes,
-    Step,
-    Weights,
-    is_sorted,
-    layer_steps,
-    margin_for,
-)
+from rewire.kernels.planes import INPUT, OUTPUT, Kind, Planes, Step
+from rewire.kernels.program import Weights, layer_steps, margin_for
 from rewire.stores.modules import Packed, PackedConv2d, PackedLinear, geometry_of, uncovered
 from rewire.stores.twins import TWINS, InnermostFlatten, InnermostLinear, add_relu, is_plain, relu_limit, window_of
 
@@ -117,14 +108,14 @@ class _Writer(fx.Interpreter):
     def _begin(self, node: fx.Node, x: Tensor) -> Tensor:
         height, width = x.shape[2:] or (1, 1)
         source = Planes(x.shape[1], height, width, at=INPUT)
-        self._put(node, Step(Kind.COPY, source, Planes(x.shape[1], height, width, self.margin)))
+        self._put(node, Step(Kind.COPY, source, replace(source, margin=self.margin, at=0)))
         return x
 
     def _end(self, node: fx.Node, y: Any) -> Tensor:
         if not isinstance(y, Tensor):
             raise NoStepError("several results")
         inner = self._map(node.args[0])
-        self.steps.append(Step(Kind.COPY, inner, Planes(inner.channels, inner.height, inner.width, at=OUTPUT)))
+        self.steps.append(Step(Kind.COPY, inner, replace(inner, margin=0, at=OUTPUT)))
         return y
 
     def _relu(self, node: fx.Node) -> None:
@@ -133,7 +124,7 @@ class _Writer(fx.Interpreter):
         in_place = any(node.args[1:]) or node.kwargs.get("inplace") or getattr(module, "inplace", False)
         if in_place and not self._is_own(given):
             raise NoStepError("a map that others read is changed")
-        self._put(node, Step(Kind.ADD, source, _like(source), limit=limit_of(self.module, node)))
+        self._put(node, Step(Kind.ADD, source, replace(source), limit=limit_of(self.module, node)))
 
     def _is_own(self, node: Any) -> bool:
         """Whether nobody else reads the memory that a node is."""
@@ -156,7 +147,7 @@ class _Writer(fx.Interpreter):
                 self._layer(one, -1.0)
             source, other = self._map(first), self._map(second)
             _refuse_unlike(source, other)
-            self._put(node, Step(Kind.ADD, source, _like(source), other, limit))
+            self._put(node, Step(Kind.ADD, source, replace(source), other, limit))
 
     def _call(self, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
         if type(module) in (*_CONVOLUTIONS, *_LINEAR):  # and no class of somebody else that computes something else
@@ -203,8 +194,6 @@ class _Writer(fx.Interpreter):
         weights = replace(_weights(self.fetch_attr(str(node.target))), limit=limit)
         if weights.positions is not None:
             ops.refuse_outside(weights.geometry, weights.positions)
-            if not is_sorted(library, weights.positions):
-                raise NoStepError("the positions are not in order")
         steps = layer_steps(library, weights, source, self.margin, other)
         if other is not None:
             _refuse_unlike(steps[-1].target, other)
@@ -244,9 +233,9 @@ def _written(module: nn.Module, x: Tensor) -> tuple[int, ...]:
 
 def _pooling(module: nn.Module, source: Planes) -> tuple[Kind, tuple[int, ...]]:
     """The kind of a pooling and its window."""
-    if _is_a(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1)):
+    if _is_a(module, nn.AdaptiveAvgPool2d) and is_plain(module):
         return Kind.AVERAGE_POOL, (source.height, source.width, 1, 1, 0, 0, 0, 0)
-    if _is_a(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None:
+    if _is_a(module, nn.AvgPool2d) and is_plain(module):
         return Kind.AVERAGE_POOL, (*window_of(module), int(module.count_include_pad), 0)
     if _is_a(module, nn.MaxPool2d) and is_plain(module):
         return Kind.MAX_POOL, (*window_of(module), 0, 0)
@@ -256,10 +245,6 @@ def _pooling(module: nn.Module, source: Planes) -> tuple[Kind, tuple[int, ...]]:
 def _is_a(module: nn.Module, kind: type[Module]) -> TypeGuard[Module]:
     """Whether a module is of a class of torch or its twin, and of no other that is derived from it."""
     return type(module) in (kind, TWINS[kind])
-
-
-def _like(planes: Planes) -> Planes:
-    return Planes(planes.channels, planes.height, planes.width, planes.margin)
 
 
 def _refuse_unlike(one: Planes, other: Planes) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, fx, nn
 from rewire.kernels import ops
 from rewire.kernels.library import native
 from rewire.kernels.program import Program
-from rewire.kernels.single import MOST
 from rewire.one_sample import NoStepError, steps_of
 from rewire.stores.twins import add_relu, is_alone
 
@@ -54,7 +53,7 @@ def _at_once(model: PackedGraph, x: Any) -> Tensor | None:
     """The result for one sample; nothing if the model has to run layer by layer."""
     if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or x.dim() not in (2, 4):
         return None
-    if len(x) != 1 or x.numel() >= MOST or torch.is_autocast_enabled("cpu"):
+    if len(x) != 1 or torch.is_autocast_enabled("cpu"):
         return None
     if torch.is_grad_enabled() and x.requires_grad:
         return None

@@ -85,8 +85,7 @@ class Plan:
         self._held: list[NDArray[np.int32]] = []
         self.order: Tensor | None = None  # what sorts the positions, where they are not sorted,
         self.positions: Tensor | None = None  # and these then
-        wide = positions.dtype == torch.int64
-        if not native.rewire_is_sorted(positions.data_ptr(), wide, len(positions)):
+        if not is_sorted(native, positions):
             self.positions, self.order = positions, _ = positions.sort()
         outputs, inputs, taps, nnz = geometry.shape[0], geometry.inputs, geometry.taps, len(positions)
         out = geometry.output(height, width)
@@ -106,6 +105,7 @@ class Plan:
         )
         self.forward_tables = _Forward(blocks[0], tables[0].ctypes.data, self._keep(reach[0]))
         if not all(self.dense):
+            wide = positions.dtype == torch.int64
             native.rewire_tables(
                 *(ctypes.addressof(self.layer), positions.data_ptr(), wide, nnz, ctypes.addressof(self.tables))
             )
@@ -176,6 +176,11 @@ def _backward_line(kernel: int, stride: int, pad: int, dilation: int, size: int,
         low[here] = np.searchsorted(reach, base[here] - out, side="right")
         high[here] = np.searchsorted(reach, base[here], side="right")
     return Line(base, phase, low, high, -back, tap_phase, np.bincount(tap_phase, minlength=stride))
+
+
+def is_sorted(native: ctypes.CDLL, positions: Tensor) -> bool:
+    """Whether the positions are in the order that the tables need."""
+    return bool(native.rewire_is_sorted(positions.data_ptr(), positions.dtype == torch.int64, len(positions)))
 
 
 def _blocks(geometry: Geometry, nnz: int, channels: int) -> int:

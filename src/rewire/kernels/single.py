@@ -1,23 +1,15 @@
 """One layer on one sample, for inference: planes instead of the batch-innermost format."""
 
 import ctypes
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from rewire.kernels.geometry import Geometry
-from rewire.kernels.program import (
-    INPUT,
-    OUTPUT,
-    Kind,
-    Planes,
-    Program,
-    Step,
-    Weights,
-    copy_margin,
-    is_sorted,
-    layer_steps,
-)
+from rewire.kernels.plan import is_sorted
+from rewire.kernels.planes import INPUT, OUTPUT, Kind, Planes, Step
+from rewire.kernels.program import Program, Weights, copy_margin, layer_steps
 
 MOST = 1 << 28  # floats of an input: with borders and copies its offsets still fit into 32 bits
 
@@ -37,8 +29,7 @@ class SinglePlan:
         if layer.target.pixels == 1:
             layer.target.at = OUTPUT
         else:
-            inner = layer.target
-            steps.append(Step(Kind.COPY, inner, Planes(inner.channels, inner.height, inner.width, at=OUTPUT)))
+            steps.append(Step(Kind.COPY, layer.target, replace(layer.target, margin=0, at=OUTPUT)))
         self.program = Program(steps)
         self.shape = 1, layer.target.channels, layer.target.height, layer.target.width
         self.reads_positions = layer.offset is positions

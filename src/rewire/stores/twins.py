@@ -102,7 +102,7 @@ class InnermostAvgPool2d(nn.AvgPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The mean under each window."""
-        if not self.ceil_mode and self.divisor_override is None and is_batch_innermost(input) and ops.is_fast(input):
+        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
             y: Tensor = pooling.avg_pool2d(input, window_of(self), self.count_include_pad)
         else:
             y = super().forward(input)
@@ -114,7 +114,7 @@ class InnermostAdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The mean under each window."""
-        if self.output_size in (1, (1, 1)) and is_batch_innermost(input) and ops.is_fast(input):
+        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
             y: Tensor = pooling.avg_pool2d(input, [*input.shape[2:], *input.shape[2:], 0, 0], True)
         else:
             y = super().forward(input)
@@ -126,12 +126,7 @@ class InnermostFlatten(nn.Flatten):
 
     def forward(self, input: Tensor) -> Tensor:
         """All but the batch in one dimension."""
-        if (
-            (self.start_dim, self.end_dim) == (1, -1)
-            and input.dim() == 4
-            and len(input) > 1
-            and is_batch_innermost(input)
-        ):
+        if (self.start_dim, self.end_dim) == (1, -1) and is_batch_innermost(input) and len(input) > 1:
             return input.permute(1, 2, 3, 0).reshape(-1, len(input)).t()
         y: Tensor = super().forward(input)
         return y
@@ -258,8 +253,12 @@ def leave_innermost(module: nn.Module) -> None:
     module.__class__ = next((plain for plain, twin in TWINS.items() if type(module) is twin), type(module))
 
 
-def is_plain(pool: nn.MaxPool2d) -> bool:
+def is_plain(pool: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) -> bool:
     """Whether the kernels compute this pooling."""
+    if isinstance(pool, nn.AdaptiveAvgPool2d):
+        return pool.output_size in (1, (1, 1))
+    if isinstance(pool, nn.AvgPool2d):
+        return not pool.ceil_mode and pool.divisor_override is None
     return not (pool.ceil_mode or pool.return_indices) and pair(pool.dilation) == (1, 1)
 
 

@@ -11,7 +11,7 @@ constexpr int64_t INPUT = -1, OUTPUT = -2;
 // convolution may read beyond the edge. A plane of several pixels has room for whole vectors behind its last one.
 struct Map {
     int64_t at, plane;
-    int32_t channels, height, width, pitch, first, unused;
+    int32_t channels, height, width, pitch, first;
 
     int64_t run() const { return int64_t(height - 1) * pitch + width; }  // from the first pixel to the last
 };

@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.measure import Work, interleaved
 from benchmarks.packed import BATCH, infer_cells, network, packed_inference, packed_training, parse, train_cells
-from rewire import packed_graph
-from rewire.kernels import norm, ops, pooling
+from rewire.inference import graph as packed_graph
+from rewire.kernels.batch import norm, ops, pooling
 from rewire.kernels.library import native
 
 

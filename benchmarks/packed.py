@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.kernels.ops import table_bytes
+from rewire.kernels.batch.ops import table_bytes
 from rewire.lab import models
-from rewire.rewirer import Rewirer
-from rewire.stores.packed import PackedLayer
+from rewire.rewirer.rewirer import Rewirer
+from rewire.stores.packed_layer import PackedLayer
 
 Row = dict[str, object]
 SPARSITIES = (0.90, 0.97, 0.99)

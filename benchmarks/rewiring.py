@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, extra_memory, in_own_process, interleaved
+from rewire.core.across_layers import strongest
+from rewire.core.layer import Signal
 from rewire.lab import models
-from rewire.layer import Signal, strongest
-from rewire.rewirer import Rewirer
+from rewire.rewirer.rewirer import Rewirer
 
 Row = dict[str, object]
 K = 176_000

@@ -13,9 +13,9 @@ from torch import nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.lab.network import read_network
 from rewire.lab.run import Run
-from rewire.lab.train import train
+from rewire.lab.training.network import read_network
+from rewire.lab.training.train import train
 from rewire.shrinking.shrink import shrink_with_report
 
 Row = dict[str, object]

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.measure import Work, interleaved
 from benchmarks.packed import Row
-from rewire.kernels import ops
+from rewire.kernels.batch import ops
 from rewire.kernels.geometry import Geometry
 from rewire.kernels.memory import empty_map
 

@@ -5,8 +5,8 @@ python examples/dead_starts.py
 
 import rewire
 from rewire.lab import models
-from rewire.reachability import cut_layers
-from rewire.select import find_layers
+from rewire.model.reachability import cut_layers
+from rewire.model.select import find_layers
 
 SEEDS = range(20)
 
@@ -22,7 +22,7 @@ def main() -> None:
             for name in ("uniform", "erk", "connected-uniform", "connected-erk"):
                 dead = 0
                 for seed in SEEDS:
-                    placed = rewire.STARTS[name](specs, round(density * total), rewire.Context(seed=seed))
+                    placed = rewire.parts.STARTS[name](specs, round(density * total), rewire.core.Context(seed=seed))
                     wiring = {one.module: (one.spec, where) for one, where in zip(found, placed, strict=True)}
                     dead += bool(cut_layers(model, wiring))
                 print(f"width {width}, {1 - density:.0%} sparse, {name:18} {dead:2}", flush=True)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import rewire
-from rewire.lab.data import load
+from rewire.lab.data.datasets import load
 
 EPOCHS, BATCH, SEEDS = 15, 64, (0, 1, 2)
 METHODS = ("static", "set", "rigl", "dsr", "ggr")

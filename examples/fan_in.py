@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import rewire
-from rewire.lab import augment, data, models
+from rewire.lab import models
+from rewire.lab.data import augment
+from rewire.lab.data import datasets as data
 
 EPOCHS, BATCH, SEEDS = 20, 64, range(5)
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from rewire.layer import Signal
-from rewire.topology import Top
+from rewire.core.layer import Signal
+from rewire.core.topology import Top
 
 
 class ListLayer:

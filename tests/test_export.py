@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import rewire
-from rewire.export import load_csr, save_csr, save_dense, save_onnx, save_sparse, to_csr
+from rewire.io.export import load_csr, save_csr, save_dense, save_onnx, save_sparse, to_csr
 from rewire.lab import models
 
 
@@ -240,6 +240,6 @@ import rewire; rewire.load_sparse; rewire.shrink
 
 
 def test_what_is_missing_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("rewire.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("rewire._extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'rewire\[onnx\]'"):
         save_onnx(plain("mlp"), tmp_path / "a", X)

@@ -11,8 +11,8 @@ from torch import nn
 
 import rewire
 from rewire.lab import models
-from rewire.stores.modules import Packed, PackedConv2d, PackedLinear
-from rewire.stores.twins import InnermostLinear, add_relu
+from rewire.nn.hwcn import InnermostLinear, add_relu
+from rewire.nn.packed import Packed, PackedConv2d, PackedLinear
 
 
 def packed_layers(model):
@@ -134,7 +134,9 @@ def test_measuring_decides_layer_by_layer(monkeypatch):
     with pytest.raises(ValueError, match="measure=True needs an example"):
         rewire.pack(model, measure=True)
     seen = []
-    monkeypatch.setattr("rewire.inference._gains", lambda module, given: seen.append(given.shape) or given.dim() == 2)
+    monkeypatch.setattr(
+        "rewire.inference.pack._gains", lambda module, given: seen.append(given.shape) or given.dim() == 2
+    )
     fast = rewire.pack(model, x, measure=True)
     assert [tuple(shape) for shape in seen] == [(16, 3, 8, 8), (16, 8, 8, 8), (16, 8, 8, 8), (16, 8)]
     assert [layer.dense_shape for layer in packed_layers(fast)] == [(4, 8)]
@@ -154,7 +156,7 @@ def test_measuring_takes_whatever_is_faster(size, monkeypatch):
     def spend(module, _args, _output):
         now[0] += costs.get(type(module), 0.0)
 
-    monkeypatch.setattr("rewire.inference.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("rewire.inference.pack.time.perf_counter", lambda: now[0])
     hook = nn.modules.module.register_module_forward_hook(spend)
     try:
         fast = rewire.pack(model, x, measure=True)

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import ListLayer, _
 
-from rewire.layer import Captured, Context, Edited, Signal, strongest
+from rewire.core.across_layers import strongest
+from rewire.core.layer import Context, Signal
+from rewire.core.views import Captured, Edited
 
 
 def positions(tops):

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from tests.fakes import ListLayer, _
 
 import rewire
-from rewire import Constant, Cubic, GlobalTop, Method, Periodic, Signal, Strongest
-from rewire.layer import Context
-from rewire.method import budget, capture
+from rewire import Method
+from rewire.core import Signal
+from rewire.core.layer import Context
+from rewire.core.method import budget, capture
+from rewire.parts import Constant, Cubic, GlobalTop, Periodic, Strongest
 
 NAMES = ["set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"]
 
@@ -27,7 +29,7 @@ def test_rigl_on_eight_weights():
     layer = ListLayer([0.5, _, -0.1, _, 0.3, _, _, 0.2], grad=[0, 3, 0, -4, 0, 2, 0, 9])
     # 4 active; a half goes: -0.1 (position 2) and 0.2 (7). Candidates' |g|: 1:3 2:0 3:4 5:2 6:0 7:9. Grown: 7 and 3.
     method = make("rigl", 0.5, schedule=Periodic(1, None, Constant(0.5)))
-    assert shown(rewire.rewire(method, [layer], Context(step=1))) == [([2, 7], [3, 7])]
+    assert shown(rewire.core.plan_rewiring(method, [layer], Context(step=1))) == [([2, 7], [3, 7])]
 
 
 def test_ggr_moves_weights_to_the_layer_with_the_largest_missing_gradients():
@@ -37,13 +39,13 @@ def test_ggr_moves_weights_to_the_layer_with_the_largest_missing_gradients():
     ]
     method = replace(make("ggr", 0.5), grow=Strongest(), schedule=Periodic(1, None, Constant(0.5)))
     # Two of each layer go: {1, 3} and {2, 3}. The four largest missing gradients, 9 8 7 3, are all in the second layer.
-    assert shown(rewire.rewire(method, layers, Context(step=1))) == [([1, 3], []), ([2, 3], [4, 5, 6, 7])]
+    assert shown(rewire.core.plan_rewiring(method, layers, Context(step=1))) == [([1, 3], []), ([2, 3], [4, 5, 6, 7])]
 
 
 def test_gmp_drops_what_the_falling_density_no_longer_allows():
     layers = [ListLayer([0.1, 0.2, 0.3, 0.4]), ListLayer([0.5, 0.6, 0.7, 0.8])]
     method = replace(rewire.gmp(density=0.5, every=1, until=1), density=Cubic(1.0, 0.5, begin=0, until=1))
-    assert shown(rewire.rewire(method, layers, Context(step=1))) == [([0, 1], []), ([0, 1], [])]
+    assert shown(rewire.core.plan_rewiring(method, layers, Context(step=1))) == [([0, 1], []), ([0, 1], [])]
 
 
 def test_granet_drops_network_wide_and_grows_in_place():
@@ -56,7 +58,7 @@ def test_granet_drops_network_wide_and_grows_in_place():
     # 8 alive, 4 allowed: 4 in excess and a half of 4 moves, 6 in all; the first layer keeps 0.4, its largest.
     # Lowest six of the rest: 0.1 0.2 0.3 | 0.5 0.6 0.7. Two come back, in proportion to what was lost: one each.
     # By gradient position 2 (|g| = 3) in the first; in the second none has a gradient: one of them at random.
-    (first, second) = shown(rewire.rewire(method, layers, Context(step=1)))
+    (first, second) = shown(rewire.core.plan_rewiring(method, layers, Context(step=1)))
     assert first == ([0, 1, 2], [2])
     assert second[0] == [0, 1, 2]
     assert len(second[1]) == 1
@@ -65,8 +67,10 @@ def test_granet_drops_network_wide_and_grows_in_place():
 def test_nothing_happens_when_it_is_not_time_or_there_is_nothing_to_move():
     layer = ListLayer([0.5, _, 0.1, _])
     method = rewire.set_(density=0.5, every=2, until=4)
-    assert rewire.rewire(method, [layer], Context(step=1)) is None
-    assert shown(rewire.rewire(method, [layer], Context(step=4))) == [([], [])]  # the fraction has fallen to 0
+    assert rewire.core.plan_rewiring(method, [layer], Context(step=1)) is None
+    assert shown(rewire.core.plan_rewiring(method, [layer], Context(step=4))) == [
+        ([], [])
+    ]  # the fraction has fallen to 0
 
 
 @st.composite
@@ -74,7 +78,9 @@ def cases(draw):
     layers, density = [], draw(st.floats(0.05, 0.9))
     sizes = draw(st.lists(st.integers(2, 25), min_size=1, max_size=5))
     total = max(round(density * sum(sizes)), len(sizes))
-    counts = rewire.Uniform()([rewire.LayerSpec("", torch.Size([s])) for s in sizes], total, [1] * len(sizes))
+    counts = rewire.parts.Uniform()(
+        [rewire.core.LayerSpec("", torch.Size([s])) for s in sizes], total, [1] * len(sizes)
+    )
     for size, count in zip(sizes, counts, strict=True):
         active = draw(st.permutations(range(size)))[:count]
         # Few distinct values, so that ties and zeros are common.
@@ -93,7 +99,7 @@ def test_every_rewiring_is_exact_and_its_capture_answers_the_same(case, name, re
     if not regrow and inactive < sum(len(layer.active()) for layer in layers):
         return  # there may be too few other places to grow
     method = make(name, density, regrow_dropped=regrow, schedule=Periodic(1, None, Constant(fraction)))
-    edits = rewire.rewire(method, layers, Context(step=1, memory={}))
+    edits = rewire.core.plan_rewiring(method, layers, Context(step=1, memory={}))
     alive = 0
     for layer, edit in zip(layers, edits, strict=True):
         active, drop, grow = (set(t.tolist()) for t in (layer.active(), edit.drop, edit.grow))
@@ -104,7 +110,7 @@ def test_every_rewiring_is_exact_and_its_capture_answers_the_same(case, name, re
         assert len(active) - len(drop) >= 1
         alive += len(active - drop | grow)
     assert alive == budget(method, layers, 1)
-    again = rewire.rewire(method, capture(method, layers, Context(step=1)), Context(step=1, memory={}))
+    again = rewire.core.plan_rewiring(method, capture(method, layers, Context(step=1)), Context(step=1, memory={}))
     assert shown(again) == shown(edits)
 
 
@@ -112,7 +118,7 @@ def test_every_rewiring_is_exact_and_its_capture_answers_the_same(case, name, re
 def test_ggr_counts_equal_a_brute_force_global_sort(case, fraction):
     layers, density = case
     method = make("ggr", density, schedule=Periodic(1, None, Constant(fraction)))
-    edits = rewire.rewire(method, layers, Context(step=1))
+    edits = rewire.core.plan_rewiring(method, layers, Context(step=1))
     k = sum(len(edit.drop) for edit in edits)
     candidates = []
     for i, (layer, edit) in enumerate(zip(layers, edits, strict=True)):

@@ -36,13 +36,13 @@ def test_all_take_the_same_arguments(name):
 
 def test_ggr_has_three_growths():
     grown = [rewire.ggr(**SETTINGS, growth=g).grow for g in ("mix", "gradient", "random")]
-    assert grown == [rewire.Mix(), rewire.Strongest(), rewire.AtRandom()]
+    assert grown == [rewire.parts.Mix(), rewire.parts.Strongest(), rewire.parts.AtRandom()]
 
 
 def test_densities_per_layer_as_a_start():
     start = rewire.ggr(**SETTINGS, start={"0": 0.5}).start
-    assert start == rewire.Scattered(rewire.Explicit({"0": 0.5}))
-    assert [len(p) for p in start([rewire.LayerSpec("0", torch.Size([4, 5]))], 10, rewire.Context())] == [10]
+    assert start == rewire.parts.Scattered(rewire.parts.Explicit({"0": 0.5}))
+    assert [len(p) for p in start([rewire.core.LayerSpec("0", torch.Size([4, 5]))], 10, rewire.core.Context())] == [10]
 
 
 def test_bad_arguments():

@@ -11,7 +11,7 @@ from tests.graphs import Net, agrees, program, sample, scattered
 from torch import nn
 
 import rewire
-from rewire import packed_graph
+from rewire.inference import graph as packed_graph
 from rewire.kernels import library
 from rewire.lab import models
 

@@ -10,9 +10,9 @@ from tests.graphs import Net, agrees, program, sample, scattered, small
 from torch import nn
 
 import rewire
-from rewire import packed_graph
+from rewire.inference import graph as packed_graph
 from rewire.kernels import library
-from rewire.stores.modules import Packed
+from rewire.nn.packed import Packed
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 

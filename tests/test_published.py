@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rewire import ErdosRenyiKernel, Explicit, LayerSpec
+from rewire.core import LayerSpec
+from rewire.parts import ErdosRenyiKernel, Explicit
 
 
 def resnet50():

@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import rewire
+from rewire.core.layer import Context
 from rewire.lab import models
-from rewire.layer import Context
-from rewire.reachability import cut_layers, unreachable_units
-from rewire.select import find_layers
+from rewire.model.reachability import cut_layers, unreachable_units
+from rewire.model.select import find_layers
 
 
 def wired(model, positions):
@@ -17,7 +17,7 @@ def wired(model, positions):
 def started(model, start, density):
     found, _ = find_layers(model)
     specs = [one.spec for one in found]
-    placed = rewire.STARTS[start](specs, round(density * sum(s.numel for s in specs)), Context())
+    placed = rewire.parts.STARTS[start](specs, round(density * sum(s.numel for s in specs)), Context())
     return {one.module: (one.spec, p) for one, p in zip(found, placed, strict=True)}
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rewire.select import endpoints, find_layers, units, unwrap
+from rewire.model.select import endpoints, find_layers, units, unwrap
 
 
 class Mixed(nn.Module):

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewire.topology import Top, apportion, merge, sample_inactive, top
+from rewire.core.topology import Top, merge, sample_inactive, top
+from rewire.parts.apportion import apportion
 
 # --- apportion ---------------------------------------------------------------------------------------------------
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rewire.choose import choose
-from rewire.distributed.peers import Introduction, peers_of, refuse_packed
-from rewire.layer import Context
-from rewire.method import Method, Rewiring
-from rewire.reachability import REMEDY, cut_layers
-from rewire.rewirer import Rewirer
-from rewire.select import Found, Pattern, endpoints, find_layers, units, unwrap
-from rewire.stores.flat import is_expanded
+from rewire._lookup import choose
+from rewire.core.dense_ops import is_expanded
+from rewire.core.layer import Context
+from rewire.core.method import Method, Rewiring
+from rewire.distributed.handshake import Introduction, peers_of, refuse_packed
+from rewire.model.reachability import REMEDY, cut_layers
+from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
+from rewire.model.state_names import MASK, POSITIONS
+from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
-from rewire.stores.modules import MASK, POSITIONS
-from rewire.stores.optimizer import inner, refuse_foreign
+from rewire.stores.optimizer_state import inner, refuse_foreign
 from rewire.stores.packed import PackedStore
 
 # Optimizers that treat a weight as a matrix, or all weights as one vector: they cannot be given those that exist alone.

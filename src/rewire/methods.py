@@ -7,13 +7,16 @@ the active weights that moves, at first) and ``start``. Method cards with the de
 
 from collections.abc import Callable, Mapping
 
-from rewire.layer import Signal
-from rewire.method import Method
+from rewire.core.layer import Signal
+from rewire.core.method import Method
+from rewire.core.protocols import Grow, Start
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
+from rewire.parts.birth import RandomSign, Tiny
+from rewire.parts.density import Constant, Cosine, Cubic
 from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
-from rewire.parts.grow import AtRandom, Grow, Mix, RandomSign, Strongest, Tiny, growth
-from rewire.parts.schedule import Constant, Cosine, Cubic, Never, Periodic
-from rewire.parts.start import Start, start_from
+from rewire.parts.grow import AtRandom, Mix, Strongest, growth
+from rewire.parts.schedule import Never, Periodic
+from rewire.parts.start import start_from
 
 AnyStart = str | Mapping[str, float] | Start
 

@@ -6,9 +6,9 @@ from torch import nn
 
 import rewire
 from rewire.analysis.flops import macs, positions, ranked_steps, training_macs
+from rewire.core.method import Rewiring
 from rewire.lab import models
-from rewire.method import Rewiring
-from rewire.select import find_layers
+from rewire.model.select import find_layers
 
 
 class Bottleneck(nn.Module):
@@ -44,7 +44,9 @@ def test_resnet50_and_its_erk_at_90_percent():
     dense = macs({one.name: one.numel for one in specs}, applied)
     assert dense == pytest.approx(4.1e9, rel=0.01)
     n = round(0.1 * sum(one.numel for one in specs))
-    sparse = dict(zip((one.name for one in specs), rewire.erdos_renyi_kernel(specs, n, [1] * len(specs)), strict=True))
+    sparse = dict(
+        zip((one.name for one in specs), rewire.parts.erdos_renyi_kernel(specs, n, [1] * len(specs)), strict=True)
+    )
     assert macs(sparse, applied) / dense == pytest.approx(0.24, abs=0.005)  # RigL, table 2
 
 

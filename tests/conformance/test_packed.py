@@ -5,8 +5,8 @@ import torch
 from tests.networks import OPTIMIZERS, cnn, train
 
 import rewire
-from rewire.layer import Signal
-from rewire.stores.packed import PackedLayer
+from rewire.core.layer import Signal
+from rewire.stores.packed_layer import PackedLayer
 
 SHAPE = (3, 6, 6)
 PACKABLE = [name for name in rewire.METHODS if name != "snfs"]

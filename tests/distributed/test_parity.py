@@ -9,13 +9,16 @@ from tests.distributed.training import same, train
 import rewire
 
 VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
-    "dsr": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=0.05)}}),
+    "dsr": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=0.05)}}),
     "deepr": ("deepr", {"every": 1}),
-    "ggr by gradient, scaled": ("ggr", {"growth": "gradient", "parts": {"allocate": rewire.GlobalTop(scale="layer")}}),
+    "ggr by gradient, scaled": (
+        "ggr",
+        {"growth": "gradient", "parts": {"allocate": rewire.parts.GlobalTop(scale="layer")}},
+    ),
     "connected and redrawn": ("ggr", {"start": "connected-erk", "init": "fan_in"}),
     "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),
-    "network-wide snfs": ("snfs", {"parts": {"drop": rewire.Lowest(scope="network")}}),
-    "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.BelowThreshold(initial=9.0)}}),
+    "network-wide snfs": ("snfs", {"parts": {"drop": rewire.parts.Lowest(scope="network")}}),
+    "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=9.0)}}),
 }
 
 

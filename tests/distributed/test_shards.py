@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import ListLayer, _
 
+from rewire.core.across_layers import means
+from rewire.core.layer import Signal
+from rewire.core.ranks import ALONE, before, total
+from rewire.core.topology import Top, merge
 from rewire.distributed.group import Traffic
-from rewire.distributed.shards import Shards
-from rewire.layer import Signal, means
-from rewire.ranks import ALONE, before, total
-from rewire.topology import Top, merge
+from rewire.distributed.topk import Shards
 
 WAIT = 20  # seconds until a missing rank is a failure
 

@@ -5,7 +5,7 @@ import itertools
 import torch
 import torch.nn.functional as F
 
-from rewire.kernels import ops
+from rewire.kernels.batch import ops
 from rewire.kernels.geometry import Geometry
 
 KERNELS = ((1, 1), (2, 2), (3, 3), (3, 2), (5, 5), (7, 7))

@@ -4,7 +4,8 @@ import pytest
 import torch
 from tests.kernels.cases import agree, draw, run, through_operator, through_torch
 
-from rewire.kernels import library, ops
+from rewire.kernels import library
+from rewire.kernels.batch import ops
 from rewire.kernels.geometry import Geometry, batch_innermost
 
 LEVELS = [*library.available(), "reference"]

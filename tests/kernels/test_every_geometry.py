@@ -7,7 +7,8 @@ import torch
 from tests.kernels import cases
 from tests.kernels.cases import BATCHES, agree, draw, geometries, run, through_operator, through_torch
 
-from rewire.kernels import library, ops
+from rewire.kernels import library
+from rewire.kernels.batch import ops
 
 CASES = list(geometries())
 LEVELS = library.available()

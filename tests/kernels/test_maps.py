@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewire.kernels import library, norm, pooling
+from rewire.kernels import library
+from rewire.kernels.batch import norm, pooling
 from rewire.kernels.geometry import is_batch_innermost
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")

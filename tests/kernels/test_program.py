@@ -12,8 +12,8 @@ from tests.kernels.cases import agree, draw, geometries, through_torch
 
 from rewire.kernels import library
 from rewire.kernels.geometry import Geometry
-from rewire.kernels.planes import INPUT, OUTPUT, Kind, Planes, Step
-from rewire.kernels.program import LargeMapError, Program, Weights, copy_margin, layer_steps, margin_for
+from rewire.kernels.sample.activation import INPUT, OUTPUT, Kind, Planes, Step
+from rewire.kernels.sample.program import LargeMapError, Program, Weights, copy_margin, layer_steps, margin_for
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 CASES = list(geometries())

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.cases import agree, draw, linear, run, through_operator, through_torch
 
-from rewire.kernels import library, ops, reference
+from rewire.kernels import library, reference
+from rewire.kernels.batch import ops
 from rewire.kernels.geometry import Geometry, is_batch_innermost
 
 LEVELS = library.available()

@@ -6,9 +6,10 @@ import pytest
 import torch
 from tests.kernels.cases import agree, compare, draw, geometries, linear, through_torch
 
-from rewire.kernels import library, ops
+from rewire.kernels import library
+from rewire.kernels.batch import ops
+from rewire.kernels.batch.plan import DENSE
 from rewire.kernels.geometry import Geometry
-from rewire.kernels.plan import DENSE
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 CASES = list(geometries())

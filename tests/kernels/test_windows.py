@@ -6,7 +6,8 @@ import pytest
 import torch
 from tests.kernels.cases import agree, compare, draw, geometries, run, through_operator
 
-from rewire.kernels import library, ops
+from rewire.kernels import library
+from rewire.kernels.batch import ops
 from rewire.kernels.geometry import Geometry
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")

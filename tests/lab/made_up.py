@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from rewire.lab.data import DATASETS
+from rewire.lab.data.datasets import DATASETS
 from rewire.lab.results import Record, write_json, write_metrics, write_with
 from rewire.lab.run import DENSE, Run
 

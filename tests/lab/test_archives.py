@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rewire.lab import archives, data
-from rewire.lab.archives import Archive
+from rewire.lab.data import archives
+from rewire.lab.data import datasets as data
+from rewire.lab.data.archives import Archive
 
 CIFAR = {"cifar-100-binary/train.bin": bytes([1, 2, *[3] * 3072]) * 4, "cifar-100-binary/test.bin": bytes(3074) * 2}
 

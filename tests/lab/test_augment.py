@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rewire.lab.augment import (
+from rewire.lab.data.augment import (
     Augment,
     batches,
     crop,
@@ -158,7 +158,7 @@ def test_keys_are_kept_apart() -> None:
 
 
 def test_another_process_derives_the_same_seed() -> None:
-    code = "from rewire.lab.augment import derived_generator as d; print(d(7, 'order', 1).initial_seed())"
+    code = "from rewire.lab.data.augment import derived_generator as d; print(d(7, 'order', 1).initial_seed())"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(out) == derived_generator(7, "order", 1).initial_seed()
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rewire.lab import cli
+from rewire.lab.cli import main as cli
 
-REWIRE = [sys.executable, "-c", "from rewire.lab.cli import main; main()"]
+REWIRE = [sys.executable, "-c", "from rewire.lab.cli.main import main; main()"]
 
 
 def rewire(*words, cwd, check=True):
@@ -26,7 +26,7 @@ def refused(*words, cwd):
 
 
 def test_help_comes_without_torch(tmp_path):
-    code = "import sys; from rewire.lab.cli import main; main(['--help']); assert 'torch' not in sys.modules"
+    code = "import sys; from rewire.lab.cli.main import main; main(['--help']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     for name in cli.COMMANDS:
         assert f"  {name}" in done.stdout
@@ -108,7 +108,7 @@ def test_no_permission_to_write(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
 def test_no_space_left(tmp_path, monkeypatch, capsys):
     """The checkpoint is written to a device that is always full."""
-    from rewire.lab import checkpoints
+    from rewire.lab.training import checkpoints
 
     def full(tensors, name, **rest):
         with open("/dev/full", "wb", 0) as file:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewire.lab import data
+from rewire.lab.data import datasets as data
 
 REAL = os.environ.get("REWIRE_DATA")
 

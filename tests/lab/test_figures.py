@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.lab.made_up import SHAPES, masks, record, sweep, write
 
-from rewire.lab import figures, style
+from rewire.lab.report import figures, style
 from rewire.lab.results import read_records
 from rewire.lab.run import Run
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rewire.lab import formats
+from rewire.lab.data import formats
 
 
 def cifar_records(count: int) -> bytes:

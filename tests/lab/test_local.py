@@ -12,7 +12,7 @@ import pytest
 from rewire.lab.engines.local import run_all
 from rewire.lab.results import read_record
 from rewire.lab.run import Run
-from rewire.lab.train import Place, train
+from rewire.lab.training.train import Place, train
 
 QUICK = Run(model="mlp", epochs=2, batch_size=64, limit=200)
 

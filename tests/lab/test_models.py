@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rewire.lab.data import DATASETS
+from rewire.lab.data.datasets import DATASETS
 from rewire.lab.models import MODELS, BasicBlock, InvertedResidual, build, weights
 
 CIFAR = (3, 32, 32)

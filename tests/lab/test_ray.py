@@ -15,7 +15,7 @@ from rewire.lab.engines import work
 from rewire.lab.engines.ray import Resources, run_all
 from rewire.lab.results import read_record
 from rewire.lab.run import Run
-from rewire.lab.train import Place, train
+from rewire.lab.training.train import Place, train
 
 QUICK = Run(model="mlp", epochs=2, batch_size=64, limit=200)
 
@@ -114,7 +114,7 @@ def test_resources_that_cannot_be(wrong, message):
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("rewire.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("rewire._extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"this needs ray.*pip install 'rewire\[ray\]'"):
         go([QUICK], tmp_path)
 

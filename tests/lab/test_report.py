@@ -15,10 +15,10 @@ from PIL import Image
 from rich.console import Console
 from tests.lab.made_up import ENVIRONMENT, record, sweep, write
 
-from rewire.lab import render, report
+from rewire.lab.report import render, report
+from rewire.lab.report.tables import Cell, Table, table1
 from rewire.lab.results import claim, write_json
 from rewire.lab.run import Run
-from rewire.lab.tables import Cell, Table, table1
 
 RUN = Run(epochs=4)
 SMALL = Table(

@@ -5,8 +5,7 @@ import sys
 import pytest
 import torch
 
-from rewire.files import UNFINISHED
-from rewire.lab import checkpoints
+from rewire.io.files import UNFINISHED
 from rewire.lab.results import (
     BusyError,
     atomically,
@@ -18,6 +17,7 @@ from rewire.lab.results import (
     write_with,
 )
 from rewire.lab.run import Run
+from rewire.lab.training import checkpoints
 
 
 def folder_of(tmp_path, **files):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rewire.lab import cli
+from rewire.lab.cli import main as cli
 from rewire.lab.experiments import EXPERIMENTS, runs_of
 from rewire.lab.run import Run
 

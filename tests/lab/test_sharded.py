@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.distributed.ranks import run as on_ranks
 
-from rewire.lab import checkpoints
-from rewire.lab.cli import main
+from rewire.lab.cli.main import main
 from rewire.lab.run import Run
-from rewire.lab.team import Team
-from rewire.lab.train import Place, train
+from rewire.lab.training import checkpoints
+from rewire.lab.training.ranks import Team
+from rewire.lab.training.train import Place, train
 
 # The last batch has one image, of which one rank has none; SNFS keeps averages, which are spread as well.
 RUN = Run(model="vgg-small", width=0.25, epochs=2, batch_size=33, limit=100, precision="float64", every=2, until=1.0)

@@ -9,11 +9,11 @@ import torch
 import rewire
 from rewire.analysis.density import masks
 from rewire.lab import models
-from rewire.lab.cli import main
-from rewire.lab.network import read_network
+from rewire.lab.cli.main import main
 from rewire.lab.run import Run
-from rewire.lab.train import train
-from rewire.stores.modules import PackedLinear
+from rewire.lab.training.network import read_network
+from rewire.lab.training.train import train
+from rewire.nn.packed import PackedLinear
 
 
 @pytest.fixture(scope="module", params=["masked", "packed"])

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.lab.made_up import record
 
-from rewire.lab import tables
-from rewire.lab.entries import distinct, entries
+from rewire.lab.report import tables
+from rewire.lab.report.groups import distinct, entries
+from rewire.lab.report.tables import Cell, accuracy, average, failure_line
 from rewire.lab.run import Run
-from rewire.lab.tables import Cell, accuracy, average, failure_line
 
 CIFAR = Run(data="cifar100", model="resnet-18")
 

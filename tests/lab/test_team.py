@@ -13,10 +13,10 @@ import torch
 from tests.distributed.ranks import run as on_ranks
 from torch import nn
 
-from rewire.lab import checkpoints
 from rewire.lab.run import Run
-from rewire.lab.team import SharedBatchNorm2d, Team
-from rewire.lab.train import Place, Trainer, train
+from rewire.lab.training import checkpoints
+from rewire.lab.training.ranks import SharedBatchNorm2d, Team
+from rewire.lab.training.train import Place, Trainer, train
 
 # 100 images in batches of 33: parts of 16 and 17 images, and a last batch of one image, of which one rank has none.
 RUN = Run(model="vgg-small", width=0.25, epochs=2, batch_size=33, limit=100, precision="float64", every=2, until=1.0)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import rewire
-from rewire.lab import checkpoints
-from rewire.lab.recipe import learning_rate, method_of
 from rewire.lab.run import Run
-from rewire.lab.train import Place, Trainer, train
+from rewire.lab.training import checkpoints
+from rewire.lab.training.recipe import learning_rate, method_of
+from rewire.lab.training.train import Place, Trainer, train
 
 QUICK = Run(model="mlp", epochs=3, batch_size=64, limit=300)
 
@@ -117,8 +117,8 @@ def test_the_recipe_of_the_paper():
 def test_options_reach_the_method():
     run = Run(method="ggr", growth="random", scope="network", fraction=0.3, every=7, sparsity=0.9)
     method = method_of(run, 10)
-    assert method.grow == rewire.AtRandom()
-    assert method.drop == rewire.Lowest(scope="network")
+    assert method.grow == rewire.parts.AtRandom()
+    assert method.drop == rewire.parts.Lowest(scope="network")
     assert method.schedule(7) == pytest.approx(0.3)
     assert method.density(0) == pytest.approx(0.1)
     assert method_of(Run(method="gmp"), 10).density(0) == 1.0

@@ -2,8 +2,10 @@ import pytest
 import torch
 from tests.fakes import ListLayer, _
 
-from rewire import GlobalTop, InPlace, Proportional, Signal
-from rewire.layer import Context, Edited
+from rewire.core import Signal
+from rewire.core.layer import Context
+from rewire.core.views import Edited
+from rewire.parts import GlobalTop, InPlace, Proportional
 
 
 def allocate(part, layers, drops, n, regrow=True):

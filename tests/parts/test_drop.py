@@ -2,8 +2,8 @@ import pytest
 import torch
 from tests.fakes import ListLayer, _
 
-from rewire import BelowThreshold, Lowest, SignFlipped
-from rewire.layer import Context
+from rewire.core.layer import Context
+from rewire.parts import BelowThreshold, Lowest, SignFlipped
 
 
 def dropped(drop, layers, n, ctx=None):

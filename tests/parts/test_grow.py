@@ -2,8 +2,10 @@ import pytest
 import torch
 from tests.fakes import ListLayer, _
 
-from rewire import AtRandom, Mix, RandomSign, Signal, Strongest, Tiny
-from rewire.layer import Context, Edited
+from rewire.core import Signal
+from rewire.core.layer import Context
+from rewire.core.views import Edited
+from rewire.parts import AtRandom, Mix, RandomSign, Strongest, Tiny
 from rewire.parts.grow import growth
 
 LAYER = ListLayer([1.0, _, _, 1.0, _, _, _, _], grad=[9, 1, -8, 7, 2, 0, 5, 3])

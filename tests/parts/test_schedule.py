@@ -1,6 +1,7 @@
 import pytest
 
-from rewire import Constant, Cosine, Cubic, Linear, Never, Periodic, ggr, gmp
+from rewire import ggr, gmp
+from rewire.parts import Constant, Cosine, Cubic, Linear, Never, Periodic
 
 
 def test_the_papers_schedule():

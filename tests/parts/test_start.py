@@ -3,10 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewire import STARTS, Connected, Dense, ErdosRenyi, ErdosRenyiKernel, Explicit, LayerSpec, Scattered, Uniform
-from rewire.layer import Context
+from rewire.core import LayerSpec
+from rewire.core.layer import Context
+from rewire.model.select import endpoints, units
+from rewire.parts import STARTS, Connected, Dense, ErdosRenyi, ErdosRenyiKernel, Explicit, Scattered, Uniform
 from rewire.parts.start import start_from
-from rewire.select import endpoints, units
 
 
 def specs(*shapes):

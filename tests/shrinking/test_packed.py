@@ -7,10 +7,10 @@ from torch import nn
 
 import rewire
 from rewire import shrink
-from rewire.export import save_sparse
-from rewire.plain import to_masked
+from rewire.io.export import save_sparse
+from rewire.nn.packed import PackedConv2d, PackedLinear
 from rewire.shrinking.shrink import shrink_with_report
-from rewire.stores.modules import PackedConv2d, PackedLinear
+from rewire.stores.convert import to_masked
 
 
 def network():

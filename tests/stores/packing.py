@@ -5,7 +5,7 @@ from tests.networks import OPTIMIZERS, mlp
 from torch import nn
 
 import rewire
-from rewire.layer import Signal
+from rewire.core.layer import Signal
 
 IMAGE = (3, 8, 8)
 

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewire.stores import flat
-from rewire.stores.flat import count, is_finite, put, take, top_where_off, where_true
+from rewire.core import dense_ops as flat
+from rewire.core.dense_ops import count, is_finite, put, take, top_where_off, where_true
 
 
 def brute_force(dense, mask, k, floor):

@@ -7,7 +7,7 @@ from tests.networks import OPTIMIZERS, batch, mlp, train
 from torch import nn
 
 import rewire
-from rewire.layer import Signal
+from rewire.core.layer import Signal
 
 
 def sparse(optimizer="momentum", method=None, model=None):

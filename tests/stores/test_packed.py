@@ -11,10 +11,10 @@ from tests.stores.packing import IMAGE, NETWORKS, sparse, topology, vgg, weights
 from torch import nn
 
 import rewire
-from rewire.layer import Signal
-from rewire.stores.modules import PackedConv2d, PackedLinear
-from rewire.stores.packed import gradient_tiles
-from rewire.stores.twins import InnermostBatchNorm2d
+from rewire.core.layer import Signal
+from rewire.nn.hwcn import InnermostBatchNorm2d
+from rewire.nn.packed import PackedConv2d, PackedLinear
+from rewire.stores.inactive_gradient import gradient_tiles
 
 PACKABLE = [name for name in rewire.METHODS if name != "snfs"]
 

@@ -9,9 +9,10 @@ from tests.stores import packing
 from torch import nn
 
 import rewire
-from rewire.kernels import library, norm
-from rewire.stores.modules import PACKED
-from rewire.stores.twins import TWINS, InnermostLinear, InnermostSequential
+from rewire.kernels import library
+from rewire.kernels.batch import norm
+from rewire.nn.hwcn import TWINS, InnermostLinear, InnermostSequential
+from rewire.nn.packed import PACKED
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewire.layer import LayerSpec
-from rewire.select import endpoints, units
+from rewire.core.layer import LayerSpec
+from rewire.model.select import endpoints, units
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from rewire.analysis.dead_units import Units, count_units
-from rewire.layer import LayerSpec
-from rewire.plain import mask_in
-from rewire.select import find_layers, unwrap
-from rewire.stores.flat import where_true
-from rewire.stores.shards import whole
+from rewire.core.dense_ops import where_true
+from rewire.core.layer import LayerSpec
+from rewire.distributed.dtensor import whole
+from rewire.model.select import find_layers, unwrap
+from rewire.stores.convert import mask_in
 
 
 @dataclass(frozen=True)

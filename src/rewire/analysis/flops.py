@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rewire.layer import Signal
-from rewire.method import Method, Rewiring
-from rewire.select import find_layers, unwrap
+from rewire.core.layer import Signal
+from rewire.core.method import Method, Rewiring
+from rewire.model.select import find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:

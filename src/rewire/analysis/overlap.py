@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewire.layer import Layer
+from rewire.core.layer import Layer
 
 
 @dataclass(frozen=True)

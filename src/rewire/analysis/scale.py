@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from rewire.core.layer import LayerSpec, Signal
+from rewire.core.method import Method
 from rewire.distributed.group import Traffic, gathered, summed
-from rewire.distributed.shards import DIGITS
-from rewire.layer import LayerSpec, Signal
-from rewire.method import Method
+from rewire.distributed.topk import DIGITS
 from rewire.parts.allocate import GlobalTop, Proportional
 from rewire.parts.drop import Lowest
 from rewire.parts.grow import AtRandom

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from rewire.attach import sparsify
-from rewire.method import Method
-from rewire.rewirer import Rewirer
-from rewire.select import unwrap
-from rewire.stores.modules import MASK, POSITIONS
+from rewire.core.method import Method
+from rewire.model.select import unwrap
+from rewire.model.state_names import MASK, POSITIONS
+from rewire.rewirer.rewirer import Rewirer
 
 
 class Attachment:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from rewire.core.method import Method
 from rewire.integrations.attachment import Attachment
-from rewire.method import Method
-from rewire.rewirer import Rewirer
+from rewire.rewirer.rewirer import Rewirer
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

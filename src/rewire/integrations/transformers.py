@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rewire.core.method import Method
 from rewire.integrations.attachment import Attachment
-from rewire.method import Method
-from rewire.rewirer import Rewirer
-from rewire.stores.modules import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS
+from rewire.rewirer.rewirer import Rewirer
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

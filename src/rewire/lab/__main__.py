@@ -1,5 +1,5 @@
 """``python -m rewire.lab``: the ``rewire`` command, for ``torchrun -m``."""
 
-from rewire.lab.cli import main
+from rewire.lab.cli.main import main
 
 main()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from rewire.files import UNFINISHED, unfinished
+from rewire.io.files import UNFINISHED, unfinished
 from rewire.lab.run import Run
 
 Status = Literal["done", "running", "failed", "waiting"]

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rewire.choose import choose, nearest
+from rewire._lookup import choose, nearest
 
 DENSE = "dense"
 PRECISIONS = ("float32", "float64", "bfloat16")
@@ -62,7 +62,7 @@ class Run:
 
     def __post_init__(self) -> None:
         # Imported here, because they need torch and the command line wants to show its help at once.
-        from rewire.lab.data import DATASETS
+        from rewire.lab.data.datasets import DATASETS
         from rewire.lab.models import MODELS
         from rewire.methods import METHODS
         from rewire.parts.grow import GROWTHS

@@ -1,1 +1,37 @@
-"""The five axes of a method, one file each: start, drop, allocate, grow, schedule. No part imports another."""
+"""The parts that methods are composed of, one question a file. People who write parts of their own start here.
+
+``start``: where are the weights at first? ``density``: how many are there? ``schedule``: when do they move? ``drop``:
+which go? ``allocate``: how many does each layer get back? ``grow``: which come alive? ``birth``: with what value?
+"""
+
+from rewire.parts.allocate import GlobalTop as GlobalTop
+from rewire.parts.allocate import InPlace as InPlace
+from rewire.parts.allocate import Proportional as Proportional
+from rewire.parts.apportion import apportion as apportion
+from rewire.parts.birth import RandomSign as RandomSign
+from rewire.parts.birth import Tiny as Tiny
+from rewire.parts.density import Constant as Constant
+from rewire.parts.density import Cosine as Cosine
+from rewire.parts.density import Cubic as Cubic
+from rewire.parts.density import Linear as Linear
+from rewire.parts.drop import BelowThreshold as BelowThreshold
+from rewire.parts.drop import Lowest as Lowest
+from rewire.parts.drop import SignFlipped as SignFlipped
+from rewire.parts.grow import AtRandom as AtRandom
+from rewire.parts.grow import Mix as Mix
+from rewire.parts.grow import Strongest as Strongest
+from rewire.parts.schedule import Never as Never
+from rewire.parts.schedule import Periodic as Periodic
+from rewire.parts.start import STARTS as STARTS
+from rewire.parts.start import Connected as Connected
+from rewire.parts.start import Dense as Dense
+from rewire.parts.start import ErdosRenyi as ErdosRenyi
+from rewire.parts.start import ErdosRenyiKernel as ErdosRenyiKernel
+from rewire.parts.start import Explicit as Explicit
+from rewire.parts.start import Scattered as Scattered
+from rewire.parts.start import Uniform as Uniform
+from rewire.parts.start import dense as dense
+from rewire.parts.start import erdos_renyi as erdos_renyi
+from rewire.parts.start import erdos_renyi_kernel as erdos_renyi_kernel
+from rewire.parts.start import explicit as explicit
+from rewire.parts.start import uniform as uniform

@@ -2,24 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from rewire.layer import Context, Edited, Layer, Signal, means, strongest
-from rewire.ranks import total
-from rewire.topology import Top, apportion
-
-
-class Allocate(Protocol):
-    """Divide ``n`` new weights over the layers, seen before and after the drop."""
-
-    @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the active and of the inactive weights."""
-
-    def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
-        """The most that each layer may get when at most ``dropped`` go and at most ``room`` fit."""
-
-    def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]: ...
+from rewire.core.across_layers import means, strongest
+from rewire.core.layer import Context, Layer, Signal
+from rewire.core.ranks import total
+from rewire.core.topology import Top
+from rewire.core.views import Edited
+from rewire.parts.apportion import apportion
 
 
 @dataclass(frozen=True)
@@ -96,6 +86,10 @@ class GlobalTop:
     def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
         """All of it may go to one layer."""
         return [sum(dropped)] * len(dropped)
+
+    def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
+        """What must be captured before a step that ranks gradients."""
+        return self.rank(layers, layers, n, ctx) if self.signal is Signal.GRAD else None
 
     def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
         """The ``n`` strongest candidates, layer by layer."""

@@ -2,29 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from rewire.layer import Context, Layer, Signal, spare
-from rewire.ranks import total
-from rewire.topology import Top, apportion
-
-
-class Drop(Protocol):
-    """Sorted positions to drop in each layer, about ``n`` in all."""
-
-    exact: ClassVar[bool]  # drops exactly n, as a falling density needs
-
-    @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the active weights."""
-
-    def most(self, layers: Sequence[Layer], n: int) -> list[int]:
-        """The most that each layer may lose, known before the optimizer's step."""
-
-    def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]: ...
+from rewire.core.layer import Context, Layer, Signal, spare
+from rewire.core.ranks import total
+from rewire.core.topology import Top
+from rewire.parts.apportion import apportion
 
 
 @dataclass(frozen=True)

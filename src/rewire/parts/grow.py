@@ -3,31 +3,15 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from rewire.choose import choose
-from rewire.layer import Context, Edited, Signal
-from rewire.ranks import total
-from rewire.topology import distinct, insert, nth_inactive
-
-
-class Grow(Protocol):
-    """Exactly ``k`` sorted positions that are free after the drop."""
-
-    @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the inactive weights."""
-
-    def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor: ...
-
-
-class Birth(Protocol):
-    """The values of ``n`` weights that are born in a layer."""
-
-    def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor: ...
+from rewire._lookup import choose
+from rewire.core.layer import Context, Signal
+from rewire.core.protocols import Grow
+from rewire.core.ranks import total
+from rewire.core.topology import distinct, insert, nth_inactive
+from rewire.core.views import Edited
 
 
 @dataclass(frozen=True)
@@ -82,29 +66,6 @@ class Strongest:
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Rank."""
         return _strongest_then_random(layer, self.signal, k, k, ctx)
-
-
-@dataclass(frozen=True)
-class Tiny:
-    """A small constant, so that a new weight changes nothing yet; 1e-10 in GGR's paper."""
-
-    value: float = 1e-10
-
-    def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
-        """The same for all."""
-        return torch.full((n,), self.value, dtype=torch.float64)
-
-
-@dataclass(frozen=True)
-class RandomSign:
-    """A small constant with a random sign (DeepR)."""
-
-    value: float = 1e-10
-
-    def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
-        """A fair coin for each."""
-        coins = torch.randint(2, (n,), generator=ctx.generator("birth", layer.index))
-        return (2 * coins - 1).double() * self.value
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}

@@ -3,26 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rewire.choose import choose
-from rewire.layer import Context, LayerSpec
-from rewire.topology import apportion, sample_inactive
-
-
-class Rule(Protocol):
-    """How many of ``n`` weights each layer gets: whole numbers that sum to ``n``, at least ``least`` in each layer."""
-
-    def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]: ...
-
-
-class Start(Protocol):
-    """Sorted positions of the first weights of each layer, ``n`` in all."""
-
-    def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...
+from rewire._lookup import choose
+from rewire.core.layer import Context, LayerSpec
+from rewire.core.protocols import Rule, Start
+from rewire.core.topology import sample_inactive
+from rewire.parts.apportion import apportion
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rewire.plain import to_masked, to_packed
 from rewire.shrinking.cut import MASK, cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
+from rewire.stores.convert import to_masked, to_packed
 
 TOLERANCE = 1e-9  # relative, in float64
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire.layer import Signal
-from rewire.ranks import ALONE, Ranks, total
-from rewire.select import Found
-from rewire.stores.flat import mask_of, put, written_out
+from rewire.core.dense_ops import mask_of, put, written_out
+from rewire.core.layer import Signal
+from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.topology import Edit
+from rewire.distributed.dtensor import is_sharded
+from rewire.model.select import Found
+from rewire.model.state_names import MASK, POSITIONS
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.modules import MASK, POSITIONS
-from rewire.stores.optimizer import follows_shape, refuse_foreign
-from rewire.stores.shards import is_sharded
-from rewire.topology import Edit
+from rewire.stores.optimizer_state import follows_shape, refuse_foreign
 
 
 class MaskedStore:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rewire.layer import LayerSpec, Signal
-from rewire.select import Found
-from rewire.stores.flat import count, is_expanded, is_finite, put, take, top_where_off, where_true
-from rewire.stores.modules import MASK
-from rewire.stores.optimizer import forget, state_tensors
-from rewire.stores.shards import is_sharded, local, span, spread_like
-from rewire.topology import Edit, Top
+from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_off, where_true
+from rewire.core.layer import LayerSpec, Signal
+from rewire.core.topology import Edit, Top
+from rewire.distributed.dtensor import is_sharded, local, span, spread_like
+from rewire.model.select import Found
+from rewire.model.state_names import MASK
+from rewire.stores.optimizer_state import forget, state_tensors
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

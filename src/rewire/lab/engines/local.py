@@ -17,7 +17,7 @@ from typing import Any
 
 from rewire.lab.engines.work import Listen, Outcome, carry_out, goes_on, seldom
 from rewire.lab.run import Run
-from rewire.lab.train import Place
+from rewire.lab.training.train import Place
 
 
 @dataclass

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewire.extras import need
+from rewire._extras import need
 from rewire.lab.engines.work import Listen, Outcome, carry_out, goes_on, seldom
 from rewire.lab.run import Run
-from rewire.lab.train import Place
+from rewire.lab.training.train import Place
 
 STORE = 100_000_000  # bytes of Ray's object store on this machine: only events pass through it
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rewire.lab.results import BusyError
 from rewire.lab.run import Run
-from rewire.lab.train import Place, Report, train
+from rewire.lab.training.train import Place, Report, train
 
 ATTEMPTS = 3  # how often a run may lose its worker before it counts as failed
 Listen = Callable[[Run, dict[str, Any]], None]  # hears of every run: begin, step, epoch, done, failed, lost

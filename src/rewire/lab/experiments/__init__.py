@@ -7,7 +7,7 @@ reduced width and epochs. ``paper``: as published, for GPUs.
 from importlib import import_module
 from typing import Literal
 
-from rewire.choose import choose
+from rewire._lookup import choose
 from rewire.lab.run import Run
 
 Scale = Literal["demo", "laptop", "paper"]

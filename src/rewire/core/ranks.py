@@ -1,0 +1,67 @@
+"""Who holds the layers: one process alone, or several ranks with a shard of every layer each.
+
+Algorithms see what their own process holds, in positions of the whole layer, and counts of the whole layer. Whatever
+is decided about a whole layer, or about all of them, is asked of ``Ranks``. Alone, the answers cost nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rewire.core.topology import Top, merge
+
+
+class Ranks(Protocol):
+    """Processes that rewire together. All of them ask the same questions in the same order."""
+
+    @property
+    def index(self) -> int:
+        """Which of them this process is; earlier ranks hold earlier positions."""
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The numbers of every rank, in the order of the ranks."""
+
+    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """Of each list, joined over the ranks, its ``k`` largest: those that this process holds."""
+
+    def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+        """The ``k`` largest of all lists of all ranks, as ``topology.merge``: those that this process holds."""
+
+
+class Alone:
+    """One process that holds everything."""
+
+    index = 0
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """There are no others."""
+        return [list(numbers)]
+
+    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """List by list."""
+        return [one.strongest(k) for one, k in zip(tops, ks, strict=True)]
+
+    def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+        """At once."""
+        return merge(tops, k, scales)
+
+
+ALONE = Alone()
+
+
+def total(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
+    """The sum of each number over the ranks.
+
+    >>> total(ALONE, [3, 4])
+    [3, 4]
+    """
+    return [sum(column) for column in zip(*ranks.gather(list(numbers)), strict=True)]
+
+
+def before(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
+    """The sum of each number over the ranks before this one.
+
+    >>> before(ALONE, [3, 4])
+    [0, 0]
+    """
+    everyone = ranks.gather(list(numbers))
+    return [sum(column[: ranks.index]) for column in zip(*everyone, strict=True)]

@@ -1,0 +1,1 @@
+"""Files: sparse and dense weights, CSR, ONNX, and checkpoints of sharded models."""

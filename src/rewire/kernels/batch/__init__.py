@@ -1,0 +1,1 @@
+"""Sparse layers, batch norm and pooling on batches, forward and backward, in HWCN layout."""

@@ -1,0 +1,1 @@
+"""The ``rewire`` command."""

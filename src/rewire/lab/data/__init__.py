@@ -1,0 +1,1 @@
+"""Data sets: official archives, file formats, augmentation."""

@@ -1,0 +1,1 @@
+"""Tables, figures and the report, from what runs left on disk."""

@@ -1,0 +1,97 @@
+"""Pictures of one network: layer densities, masks with the histogram of their neurons, densities over time."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from rewire.analysis.density import masks
+from rewire.lab.report.style import DEPTH, GRID, LOOKS, MASK, NAMED, STYLE, WIDTH, logarithmic, save, shrink, some, tile
+from rewire.lab.training.network import Trained
+
+BINS = 60  # bars of a histogram at most
+
+
+def draw(trained: Trained, folder: Path) -> list[Path]:
+    """Write every picture into a folder, as PNG and SVG; the paths."""
+    made = {"densities": densities(trained), "over-time": over_time(trained)}
+    made |= {f"mask-{name}": mask(trained, name) for name in masks(trained.model)}
+    return [path for name, figure in made.items() for path in save(figure, folder / name)]
+
+
+@matplotlib.rc_context(STYLE)
+def densities(trained: Trained) -> Figure:
+    """The density of every layer, at the start and now."""
+    found, start = masks(trained.model), trained.state["initial"]
+    place = np.arange(len(found))
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.subplots()
+    axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=LOOKS["GGR"][0], label="now")
+    first = [start[name] / one.numel() for name, one in found.items()]
+    axes.hlines(first, place - 0.42, place + 0.42, LOOKS["Dense"][0], linewidth=1.5, label="start")
+    if len(found) <= NAMED:
+        axes.set_xticks(place, list(found), rotation=0 if max(map(len, found)) < 4 else 35, ha="center")
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(xlabel="layer" if len(found) <= NAMED else "layer, from the input", ylabel="density")
+    axes.grid(visible=False, axis="x")
+    figure.suptitle(trained.run.label, fontsize=10.5)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def mask(trained: Trained, name: str) -> Figure:
+    """A mask, white where a weight is, beside the number of weights that its neurons have."""
+    one = masks(trained.model)[name].numpy()
+    counts = one.reshape(len(one), -1).sum(1)
+    figure = Figure(figsize=(WIDTH, 3.8))
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    image = shrink(tile(one))
+    left.imshow(image, MASK, vmin=0, vmax=image.max() or 1.0, interpolation="none", aspect="auto")
+    left.set(xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
+    left.set_title(f"{one.sum():,} of {one.size:,} weights ({one.mean():.2%})", fontsize=9.5)
+    left.spines[:].set(visible=True, color=GRID[0])
+    right.hist(counts, bins=edges(int(counts.max())), color=LOOKS["GGR"][0], rwidth=0.86)
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    right.yaxis.set_major_locator(MaxNLocator(integer=True))
+    right.grid(visible=False, axis="x")
+    right.set(xlabel="weights of a neuron", ylabel="neurons")
+    right.set_title(f"{int((counts == 0).sum()):,} of {len(counts):,} neurons are empty", fontsize=9.5)
+    shape = "x".join(map(str, one.shape))
+    figure.suptitle(f"layer {name} ({shape}) of {trained.run.label}", fontsize=10.5)
+    return figure
+
+
+def edges(largest: int) -> NDArray[np.float64]:
+    """Borders of the bars of a histogram of whole numbers from 0: each bar has as many of them, and few bars suffice.
+
+    >>> edges(3)
+    array([-0.5,  0.5,  1.5,  2.5,  3.5])
+    """
+    step = -(-(largest + 1) // BINS)
+    return np.arange(0, largest + step + 1, step, dtype=np.float64) - 0.5
+
+
+@matplotlib.rc_context(STYLE)
+def over_time(trained: Trained) -> Figure:
+    """The density of every layer after each epoch."""
+    start = trained.state["initial"]
+    sizes = {name: one.numel() for name, one in masks(trained.model).items()}
+    path = np.array([list(start.values()), *(line["nnz"] for line in trained.state["metrics"])], dtype=float)
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.subplots()
+    for i, name in enumerate(start):
+        line = np.maximum(path[:, i], 0.5) / sizes[name]  # an empty layer would leave a logarithmic axis
+        axes.plot(line, color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
+    logarithmic(axes, percent=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="epoch", ylabel="density")
+    figure.suptitle(trained.run.label, fontsize=10.5)
+    handles, labels = axes.get_legend_handles_labels()
+    shown = some(len(labels))
+    legend = [handles[i] for i in shown], [labels[i] for i in shown]
+    figure.legend(*legend, loc="outside right upper", fontsize=9, title="layer")
+    return figure

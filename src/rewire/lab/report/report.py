@@ -1,0 +1,157 @@
+"""``rewire report``: tables and figures as files, and one page that needs nothing but a browser.
+
+Only reads what runs left on disk; a folder of half-finished runs gives a report on what there is.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rewire.lab.report.figures import Picture, pictures
+from rewire.lab.report.groups import distinct
+from rewire.lab.report.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
+from rewire.lab.report.style import DARK, save, to_svg
+from rewire.lab.report.tables import Cell, Table, tables
+from rewire.lab.results import Record, Status, atomically, read_json, read_records
+
+Sweeps = list[dict[str, Any]]  # contents of sweep.json
+
+STATES: tuple[Status, ...] = ("done", "running", "failed", "waiting")
+CSS = files("rewire.lab").joinpath("report.css").read_text()
+
+
+def write_report(directory: Path, *, layer: str | None = None) -> Path:
+    """``report.html`` and the folder ``report`` with every table and figure; returns the path of the page.
+
+    Args:
+        directory: a folder with runs below it.
+        layer: whose masks are shown; the third layer if not given.
+
+    """
+    records = read_records(directory)
+    sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
+    made, drawn = tables(records), pictures(records, layer)
+    for table in made:
+        for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
+            _write(directory / "report" / f"{table.name}.{kind}", text)
+    for picture in drawn:
+        save(picture.figure, directory / "report" / picture.name)
+    names = [f"{sweep['experiment']}, {sweep['scale']} scale" for sweep in sweeps]
+    _write(directory / "report.html", page(" · ".join(names) or directory.resolve().name, records, sweeps, made, drawn))
+    return directory / "report.html"
+
+
+def to_html(table: Table) -> str:
+    """A section with the table in a box that scrolls by itself; what is known of a cell appears on hover."""
+    stubs = "".join(f'<th class="stub" rowspan="2">{escape(stub)}</th>' for stub in table.stubs[-1:])
+    groups = "".join(f'<th colspan="{count}">{escape(name)}</th>' for name, count in column_groups(table))
+    names = "".join(f"<th>{escape(name)}</th>" for _, name in table.columns)
+    body = ""
+    for heads, block in groupby(table.rows, lambda row: row[0][:-1]):
+        name, width = escape(", ".join(heads)), 1 + len(table.columns)
+        head = f'<tr><th class="block" colspan="{width}"><span>{name}</span></th></tr>' if heads else ""
+        rows = (f'<tr><th class="stub">{escape(row[-1])}</th>{_cells(table, cells)}</tr>' for row, cells in block)
+        body += f"<tbody>{head}{''.join(rows)}</tbody>"
+    key = "".join(f'<span class="v r{rank}">{word}</span>' for rank, word in ((1, "best"), (2, "second"), (3, "third")))
+    key = key if any(cell.rank for _, cells in table.rows for cell in cells) else ""
+    table_ = f"<table><thead><tr>{stubs}{groups}</tr><tr>{names}</tr></thead>{body}</table>"
+    return _section(table, table_, key, ("csv", "md", "tex"))
+
+
+def page(title: str, records: list[Record], sweeps: Sweeps, made: list[Table], drawn: list[Picture]) -> str:
+    """The whole report, with nothing that has to be fetched."""
+    shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in DARK.items())
+    parts: list[Table | Picture] = [*made, *drawn]
+    links = "".join(f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in parts)
+    nothing = '<p class="soft">No run is finished yet: tables appear with the first one.</p>'
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)} · Rewire report</title><style>{CSS.replace('SHADES', shades)}</style></head>"
+        f'<body><main><p class="soft">Rewire report</p><h1>{escape(title)}</h1>{_status(records, sweeps)}'
+        f"<nav><ul>{links}</ul></nav><h2>Tables</h2>{''.join(map(to_html, made)) or nothing}"
+        f"<h2>Figures</h2>{''.join(map(_figure, drawn)) or nothing.replace('tables', 'figures')}"
+        f"<h2>How this was made</h2>{_origin(records, sweeps)}</main></body></html>\n"
+    )
+
+
+def _figure(picture: Picture) -> str:
+    label = f'<svg role="img" aria-label="{escape(picture.title)}"'
+    return _section(picture, to_svg(picture.figure, picture.name).replace("<svg", label, 1), "", ("png", "svg"))
+
+
+def _section(of: Table | Picture, content: str, key: str, kinds: Iterable[str]) -> str:
+    """A heading, a box that scrolls by itself, a caption, and links to the same in other formats."""
+    links = " ".join(f'<a href="report/{escape(of.name)}.{kind}">{kind.upper()}</a>' for kind in kinds)
+    return (
+        f'<section id="{escape(of.name)}"><h3>{escape(of.title)}</h3><figure><div class="scroll" tabindex="0">{content}'
+        f"</div><figcaption>{key}{escape(of.caption)} {links}</figcaption></figure></section>"
+    )
+
+
+def _cells(table: Table, cells: Iterable[Cell]) -> str:
+    text, at = "", 0
+    for cell in cells:
+        new = at == 0 or table.columns[at][0] != table.columns[at - 1][0]
+        kind = " ".join(["new"] * new + ["wide"] * (cell.span > 1) + ["off"] * (cell.mean is None))
+        small = escape(shown(cell, usual(table)).removeprefix(cell.text).strip())
+        text += (
+            f'<td class="{kind}" colspan="{cell.span}" title="{escape(cell.note)}"><span class="v r{cell.rank or 0}">'
+        )
+        text += f"{escape(cell.text)}</span><small>{small}</small></td>"
+        at += cell.span
+    return text
+
+
+def _status(records: list[Record], sweeps: Sweeps) -> str:
+    """How many runs are done and not, and what is known about those that began."""
+    once = distinct(records)
+    counts = Counter(record.status for record in once)
+    planned = {name for sweep in sweeps for name in sweep["runs"]} - {record.run.id for record in records}
+    counts["waiting"] += len(planned)
+    chips = "".join(f'<li class="n{min(counts[name], 1)}"><b>{counts[name]}</b> {name}</li>' for name in STATES)
+    begun = [one for one in once if one.status in ("running", "failed") or (one.status == "waiting" and one.metrics)]
+    items = ""
+    for one in begun:
+        last = f", epoch {one.metrics[-1]['epoch']} of {one.run.epochs}" if one.metrics else ""
+        error = "".join(f"<br><code>{escape(line)}</code>" for line in (one.error or "").strip().splitlines()[-1:])
+        items += f"<li>{escape(one.run.label)} <span class='soft'>{one.status}{last}</span>{error}</li>"
+    return f'<ul class="chips">{chips}</ul>' + (f'<p>Not finished:</p><ul class="begun">{items}</ul>' if items else "")
+
+
+def _origin(records: list[Record], sweeps: Sweeps) -> str:
+    """The commands and the machines, each with the number of runs that it made."""
+    results = [record.result for record in records if record.result]
+    commands = dict.fromkeys(str(result["command"]) for result in results)
+    text = "".join(f"<pre>{escape(sweep['command'])}</pre>" for sweep in sweeps)
+    if commands:
+        others = f"<pre>{escape(chr(10).join(commands))}</pre>"
+        text += (
+            f"<details><summary>Commands of the runs ({len(commands)})</summary>{others}</details>"
+            if sweeps
+            else others
+        )
+    environments = Counter(json.dumps(result["environment"], sort_keys=True) for result in results)
+    for content, count in environments.most_common():
+        items = "".join(f"<dt>{escape(str(k))}</dt><dd>{escape(str(v))}</dd>" for k, v in json.loads(content).items())
+        text += f"<h3>{count} {'runs' if count != 1 else 'run'}</h3><dl>{items}</dl>"
+    if len(environments) > 1:
+        text += f'<p class="soft">These runs come from {len(environments)} different environments.</p>'
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    with atomically(path) as file:
+        file.write(text.encode())
+
+
+def _sweep(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if missing := {"experiment", "scale", "command", "runs"} - content.keys():
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: run the sweep again")
+    return content

@@ -1,0 +1,1 @@
+"""One training run: from a ``Run`` to its folder of results."""

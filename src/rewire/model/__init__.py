@@ -1,0 +1,1 @@
+"""Finding things in a user's model: which weights become sparse, and whether a signal passes through them."""

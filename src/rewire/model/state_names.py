@@ -1,0 +1,5 @@
+"""The names under which a layer's topology is found in its module's buffers and in a ``state_dict``."""
+
+MASK_SUFFIX = "_mask"  # follows the name of a weight
+MASK = "weight" + MASK_SUFFIX
+POSITIONS = "weight_positions"

@@ -1,0 +1,32 @@
+"""The values that weights are born with."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rewire.core.layer import Context
+from rewire.core.views import Edited
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A small constant, so that a new weight changes nothing yet; 1e-10 in GGR's paper."""
+
+    value: float = 1e-10
+
+    def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
+        """The same for all."""
+        return torch.full((n,), self.value, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class RandomSign:
+    """A small constant with a random sign (DeepR)."""
+
+    value: float = 1e-10
+
+    def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
+        """A fair coin for each."""
+        coins = torch.randint(2, (n,), generator=ctx.generator("birth", layer.index))
+        return (2 * coins - 1).double() * self.value

@@ -1,0 +1,124 @@
+"""One weight of the packed store: values sorted by position, the positions, and nothing else."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
+from rewire.core.layer import Signal
+from rewire.core.topology import Edit, Top
+from rewire.model.select import Found
+from rewire.nn.packed import pack_module, resize
+from rewire.stores.inactive_gradient import TILE, gradient_tiles
+from rewire.stores.optimizer_state import reshape_state
+
+
+class PackedLayer:
+    """One weight as values and positions. The values are sorted by position."""
+
+    def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
+        self.spec = found.spec
+        self.name, self.shape = found.spec.name, found.spec.shape
+        self.module = pack_module(found.module, active, values)
+        self.parameter = found.parameter
+        self.span = range(found.spec.numel)
+        self.average: Tensor | None = None
+        self.frozen = False
+        self._raw: Tensor | None = None  # the norm of the gradient as it was accumulated
+
+    @property
+    def nnz(self) -> int:
+        """How many weights exist."""
+        return len(self.parameter)
+
+    @property
+    def density(self) -> float:
+        """The share of the weights that exist."""
+        return self.nnz / self.shape.numel()
+
+    @property
+    def mask(self) -> Tensor:
+        """Which weights exist, made when asked: for analysis, never for training."""
+        return mask_of(self.active(), self.shape)
+
+    def active(self) -> Tensor:
+        """The flat positions of the weights that exist."""
+        return self.module.weight_positions.long()
+
+    def read(self, signal: Signal) -> Tensor:
+        """The signal of the weights that exist."""
+        assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
+        values = self.parameter.detach()
+        if signal is Signal.GRAD:
+            grad = self.parameter.grad
+            return torch.zeros_like(values) if grad is None else grad.detach()
+        return values.sign() if signal is Signal.SIGN else values.clone()
+
+    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+        """The strongest inactive positions: a dense gradient passes by in tiles and is never held."""
+        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
+        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        tape, active, scale = self.module.tape, self.active(), self._scale()
+        if tape is None or not tape.pairs:
+            return
+        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+            used = torch.zeros(len(tile), dtype=torch.bool)
+            low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
+            used[active[low:high] - begin] = True
+            yield begin, tile if scale == 1.0 else tile.mul_(scale), used
+
+    def accumulated(self) -> None:
+        """Called when a gradient has arrived: its norm matters only to a step that is ranked."""
+        if self.module.tape is not None and self.parameter.grad is not None:
+            self._raw = self.parameter.grad.norm()
+
+    def _scale(self) -> float:
+        """What was done to the gradient since: unscaling and clipping by norm apply to the inactive part as well."""
+        grad = self.parameter.grad
+        if grad is None or self._raw is None or float(self._raw) == 0:
+            return 1.0
+        return float(grad.norm() / self._raw)
+
+    def is_finite(self) -> bool:
+        """Whether the gradients of weights and outputs are."""
+        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        grad = self.parameter.grad
+        return all(map(is_finite, seen if grad is None else [grad, *seen]))
+
+    def is_silent(self) -> bool:
+        """Whether no gradient arrived, or only zeros."""
+        return self.parameter.grad is None or not bool(self.parameter.grad.any())
+
+    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
+        """Resize values, positions, gradient and optimizer state together; what is grown starts without any state."""
+        before = self.active()
+        kept = torch.ones(len(before), dtype=torch.bool)
+        kept[torch.searchsorted(before, edit.drop)] = False
+        stay = where_true(kept)
+        grown, order = edit.grow.sort()
+        # Both are sorted: a grown weight's place is its rank among those that stay, plus the grown ones before it.
+        new = torch.searchsorted(before[stay], grown) + torch.arange(len(grown))
+        free = torch.ones(len(stay) + len(grown), dtype=torch.bool)
+        free[new] = False
+        old = where_true(free)
+
+        def move(held: Tensor, fresh: Tensor | None = None) -> Tensor:
+            moved = held.new_zeros(len(free))
+            moved[old] = held[stay]
+            if fresh is not None:
+                moved[new] = fresh.to(held)[order]
+            return moved
+
+        grad = self.parameter.grad
+        reshape_state(optimizer, self.parameter, move)
+        values = move(self.parameter.detach(), edit.value)
+        if len(values) == len(before):
+            self.parameter.copy_(values)
+        else:
+            resize(self.parameter, values)
+        self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
+        if grad is not None:
+            self.parameter.grad = move(grad)

@@ -1,88 +1,102 @@
 """The shape of the code: imports point one way, files stay short, every method has its card."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import rewire
+from rewire import _moved
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rewire"
 
-# From the ground up: a module imports only from floors below its own. Modules on one floor do not import each other,
-# except within a folder that is one idea (lab).
-FLOORS = [
-    ["choose", "topology", "kernels.build", "kernels.geometry"],
-    ["kernels.library", "kernels.memory", "kernels.plan", "kernels.planes", "kernels.reference"],
-    ["kernels.program", "kernels.norm", "kernels.pooling"],
-    ["kernels.single"],
-    ["kernels.ops"],
-    ["ranks"],
-    ["layer"],
-    ["select", "parts.start", "parts.drop", "parts.allocate", "parts.grow", "parts.schedule"],
-    ["method"],
-    ["methods", "reachability"],
-    ["stores.flat", "stores.shards"],
-    ["stores.optimizer"],
-    ["stores.modules", "stores.store"],
-    ["stores.masked_layer", "stores.twins"],
-    ["stores.masked"],
-    ["stores.packed"],
-    ["checkpoint", "table", "distributed.group"],
-    ["distributed.shards"],
-    ["distributed.peers"],
-    ["rewirer"],
-    ["attach", "distributed.saving"],
-    [
-        *("analysis.flops", "analysis.dead_units", "analysis.overlap", "analysis.scale"),
-        *("compressed", "extras", "one_sample", "plain", "resize"),
-    ],
-    ["analysis.density", "files", "packed_graph"],
-    ["inference"],
-    ["export"],
-    ["integrations.attachment"],
-    ["integrations.lightning", "integrations.transformers"],
-    ["shrinking.values"],
-    ["shrinking.graph"],
-    ["shrinking.rules"],
-    ["shrinking.layers"],
-    ["shrinking.plan"],
-    ["shrinking.cut"],
-    ["shrinking.shrink"],
-    ["lab"],
-]
-FOLDERS = ("", "analysis", "distributed", "integrations", "kernels", "lab", "parts", "shrinking", "stores")
-FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
+# From the bottom up: a module imports from its own layer and from those below it.
+LAYERS = {
+    "support": ["_extras", "_lookup", "_moved", "_torch"],
+    "core": ["core"],
+    "parts": ["parts", "methods"],
+    "tools": ["kernels", "model", "distributed"],
+    "storage": ["nn", "stores"],
+    "attachment": ["rewirer", "attach"],
+    "uses": ["io", "inference", "analysis", "shrinking", "integrations"],
+    "lab": ["lab"],
+}
+LAYER = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
 
 
 def modules():
+    """Every module by its dotted name; a package's own file only gathers names and is left out."""
     for path in sorted(SOURCE.rglob("*.py")):
         name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        if not name.endswith("__init__"):
+        if path.name != "__init__.py":
             yield name, path
 
 
-def floor(name):
-    return FLOOR["lab" if name.split(".")[0] == "lab" else name]
+MODULES = dict(modules())
 
 
 def imports(path):
+    """The modules of this package that a file imports, at its top or inside a function."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rewire":
-            inner = node.module.removeprefix("rewire").lstrip(".")
-            yield from (
-                [inner] if inner not in FOLDERS else [f"{inner}.{alias.name}".lstrip(".") for alias in node.names]
-            )
+            package = node.module.removeprefix("rewire").lstrip(".")
+            if package in MODULES:
+                yield package
+            else:
+                inside = [f"{package}.{alias.name}".lstrip(".") for alias in node.names]
+                yield from (one for one in inside if one in MODULES)
 
 
-@pytest.mark.parametrize(("name", "path"), list(modules()))
+def cycle(edges):
+    """Some cycle of a graph, or nothing."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        path.append(node)
+        found = next(filter(None, map(visit, sorted(edges.get(node, ())))), [])
+        path.pop()
+        done.add(node)
+        return found
+
+    return next(filter(None, map(visit, sorted(edges))), [])
+
+
+def folder_edges(parent):
+    """Which folder, or file, directly inside a folder imports which other one there."""
+    edges = {}
+    depth = len(parent.split(".")) if parent else 0
+    inside = {name: path for name, path in MODULES.items() if not parent or name.startswith(parent + ".")}
+    for name, path in inside.items():
+        for used in imports(path):
+            one, other = name.split(".")[depth], used.split(".")[depth] if used in inside else None
+            if other is not None and one != other:
+                edges.setdefault(one, set()).add(other)
+    return edges
+
+
+@pytest.mark.parametrize(("name", "path"), list(MODULES.items()))
 def test_imports_point_downwards(name, path):
     for used in imports(path):
-        same_idea = name.startswith("lab.") and (used.startswith("lab") or used not in FLOOR)
-        assert same_idea or floor(used) < floor(name), f"{name} imports {used}"
+        assert LAYER[used.split(".")[0]] <= LAYER[name.split(".")[0]], f"{name} imports {used}"
+
+
+@pytest.mark.parametrize("folder", ["", *sorted({name.rpartition(".")[0] for name in MODULES} - {""})])
+def test_nothing_imports_in_a_circle(folder):
+    assert not cycle(folder_edges(folder))
+
+
+def test_a_circle_would_be_found():
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert not cycle({"a": {"b", "c"}, "b": {"c"}})
 
 
 @pytest.mark.parametrize(
@@ -107,11 +121,36 @@ def test_every_method_has_a_card(name):
 
 
 def test_every_public_name_is_there():
-    assert sorted(rewire.__all__) == sorted(rewire._HOME)
-    assert all(hasattr(rewire, name) for name in rewire.__all__)
+    rooms = {name for name in rewire.__all__ if isinstance(getattr(rewire, name), ModuleType)}
+    assert len(rewire.__all__) - len(rooms) <= 27
     assert set(rewire.__all__) <= set(dir(rewire))
     with pytest.raises(AttributeError, match="no attribute 'sparsifi'"):
         _ = rewire.sparsifi
+
+
+@pytest.mark.parametrize("name", [*_moved.NAMES, *_moved.RENAMED])
+def test_an_old_name_still_works_and_says_where_it_is_now(name):
+    home, now = _moved.RENAMED.get(name) or (_moved.NAMES[name], name)
+    with pytest.warns(DeprecationWarning, match=f"rewire.{name} has moved to {home}.{now}"):
+        old = getattr(rewire, name)
+    assert old is getattr(importlib.import_module(home), now)
+
+
+@pytest.mark.parametrize(("old", "homes"), list(_moved.MODULES.items()))
+def test_an_old_module_still_imports_and_says_where_it_is_now(old, homes):
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} has moved to {' and '.join(homes)}"):
+        module = importlib.import_module(old)
+    for home in homes:
+        found = importlib.import_module(home)
+        name = next(
+            name
+            for name in vars(found)
+            if (not name.startswith("_") and callable(getattr(found, name))) or name.isupper()
+        )
+        assert getattr(module, name) is getattr(found, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
 
 
 def test_importing_the_package_does_not_import_torch():

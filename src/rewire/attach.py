@@ -10,18 +10,16 @@ from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring
-from rewire.distributed.handshake import Introduction, peers_of, refuse_packed
+from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.model.state_names import MASK, POSITIONS
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
-from rewire.stores.optimizer_state import inner, refuse_foreign
+from rewire.stores.optimizer_state import refuse_foreign, unwrap_optimizer
 from rewire.stores.packed import PackedStore
 
-# Optimizers that treat a weight as a matrix, or all weights as one vector: they cannot be given those that exist alone.
-WHOLE = (torch.optim.LBFGS, torch.optim.Muon)
-STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {"masked": MaskedStore, "packed": PackedStore}
+STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
 
 
 def sparsify(
@@ -55,12 +53,12 @@ def sparsify(
     _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    _refuse_wrong_state(found, optimizer := inner(optimizer))
-    peers = peers_of(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
+    _refuse_wrong_state(found, optimizer := unwrap_optimizer(optimizer))
+    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
-        if store == "packed":
-            refuse_packed()
-        peers.introduce(Introduction.of(method, seed, store, [one.spec for one in found]))
+        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
+        refuse_store_across_ranks(fingerprint)
+        peers.verify_agreement(fingerprint)
     context = Context(seed=seed)
     active = method.start([one.spec for one in found], _budget(method, found), context)
     drawn = [
@@ -94,11 +92,7 @@ def _refuse_what_a_store_lacks(
         raise ValueError(
             f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
         )
-    if kind is PackedStore and isinstance(optimizer, WHOLE):
-        raise ValueError(
-            f"{type(optimizer).__name__} needs whole weights, and the packed store holds only those that exist: "
-            "use store='masked'"
-        )
+    kind.refuse_optimizer(optimizer)
 
 
 def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:

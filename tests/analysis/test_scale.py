@@ -20,9 +20,9 @@ def method(name):
 def test_what_a_rewiring_sends():
     rows = re.findall(r"^\| (\w+) \| (\d+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
     assert {name for name, *_ in rows} == {"set", "rigl", "granet", "snfs", "ggr", "dsr"}
-    for name, meetings, megabytes in rows:
+    for name, collectives, megabytes in rows:
         sent = rewiring_fsdp(method(name), len(LAYERS), RANKS)
-        assert (sent.meetings, round(sent.bytes / 1e6, 1)) == (int(meetings), float(megabytes)), name
+        assert (sent.collectives, round(sent.bytes / 1e6, 1)) == (int(collectives), float(megabytes)), name
 
 
 def test_what_a_rank_holds():

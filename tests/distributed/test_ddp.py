@@ -91,7 +91,7 @@ def quiet_on_ordinary_steps():
         model = model if wrapped_first else DistributedDataParallel(model)
         for number in range(EVERY - 1):
             step(model, optimizer, number)
-        assert rewirer.traffic.meetings == 0
+        assert rewirer.traffic.collectives == 0
         model(batch(0)[0])
         assert len(model.modules_buffers) == 3  # those of the norm
         step(model, optimizer, EVERY - 1)
@@ -107,7 +107,7 @@ def in_a_parent():
     parent = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(12, affine=False).double(), inner))
     for number in range(EVERY):
         step(parent, optimizer, number)
-    assert rewirer.traffic.meetings == 1
+    assert rewirer.traffic.collectives == 1
     assert len(parent.modules_buffers) == 3  # those of the norm
     return seen(rewirer)
 

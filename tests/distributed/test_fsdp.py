@@ -163,7 +163,7 @@ def test_the_formulas_bound_what_is_sent_and_held(tmp_path, size):
         for name, (traffic, rewirings) in measured.items():
             bound = rewiring_fsdp(make(name), len(layers), size, torch.float64)
             assert traffic.bytes <= bound.bytes, name
-            assert traffic.meetings <= bound.meetings, name
+            assert traffic.collectives <= bound.collectives, name
             if rewirings and name not in (
                 "dsr",
                 "deepr",

@@ -123,7 +123,7 @@ def test_the_instruction_set_can_be_chosen():
 def test_without_libraries_the_reference_serves_and_one_warning_says_so(tmp_path):
     code = (
         "import warnings, torch; warnings.simplefilter('error', DeprecationWarning)\n"
-        "from rewire.kernels import ops; from rewire.kernels.geometry import Geometry\n"
+        "from rewire.kernels.batch import ops; from rewire.kernels.geometry import Geometry\n"
         "layer = torch.ones(1), torch.tensor([4]), None, Geometry((2, 3, 1, 1))\n"
         "for _ in range(2): y = ops.sparse_conv2d(torch.eye(3)[:, :, None, None], *layer)\n"
         "print(y.flatten().tolist())"

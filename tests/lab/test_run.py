@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rewire.lab.cli import main as cli
+from rewire.lab.cli.arguments import Train
 from rewire.lab.experiments import EXPERIMENTS, runs_of
 from rewire.lab.run import Run
 
@@ -26,7 +27,7 @@ def test_a_run_survives_json():
 def test_a_run_survives_the_command_line():
     run = Run(method="rigl", every=7, fraction=0.3, init="fan_in", batch_size=32, seed=4)
     words = shlex.split(shlex.join(["train", *run.arguments()]))
-    assert cli.parse(cli.Train, words).run == run
+    assert cli.parse(Train, words).run == run
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_unknown_experiment():
 
 def test_every_field_is_explained_on_the_command_line(capsys):
     with pytest.raises(SystemExit):
-        cli.parse(cli.Train, ["train", "--help"])
+        cli.parse(Train, ["train", "--help"])
     text = capsys.readouterr().out
     for field in dataclasses.fields(Run):
         assert f"--{field.name.replace('_', '-')}" in text

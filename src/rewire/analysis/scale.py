@@ -33,7 +33,7 @@ def rewiring_ddp(layers: int, ranks: int) -> Traffic:
     """What each rank sends at a rewiring under DDP: the step and a checksum for each layer, whatever the method.
 
     >>> rewiring_ddp(layers=10, ranks=2)
-    Traffic(meetings=1, bytes=88.0)
+    Traffic(collectives=1, bytes=88.0)
     """
     return Traffic(1, gathered(layers + 1, ranks))
 
@@ -45,7 +45,7 @@ def rewiring_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = 
 
     >>> from rewire.methods import set_
     >>> rewiring_fsdp(set_(density=0.1, every=100, until=1000), layers=10, ranks=2)
-    Traffic(meetings=20, bytes=82640.0)
+    Traffic(collectives=20, bytes=82640.0)
     """
 
     def gather(numbers: int) -> Traffic:

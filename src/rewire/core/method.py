@@ -56,6 +56,11 @@ class Method:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
 
     @property
+    def rewires(self) -> bool:
+        """Whether weights ever move: a schedule that says ``rewires = False`` never asks for it."""
+        return bool(getattr(self.schedule, "rewires", True))
+
+    @property
     def signals(self) -> frozenset[Signal]:
         """Everything that the parts read."""
         return self.drop.signals | self.allocate.signals | self.grow.signals

@@ -21,19 +21,19 @@ def summed(numbers: int, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How often ranks met, and the bytes that each sent for it, counted as in a ring."""
+    """How many collectives were called, and the bytes that each rank sent in them, counted as for a ring."""
 
-    meetings: int = 0
+    collectives: int = 0
     bytes: float = 0.0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(self.meetings + other.meetings, self.bytes + other.bytes)
+        return Traffic(self.collectives + other.collectives, self.bytes + other.bytes)
 
     def __mul__(self, times: int) -> "Traffic":
-        return Traffic(self.meetings * times, self.bytes * times)
+        return Traffic(self.collectives * times, self.bytes * times)
 
     def __sub__(self, other: "Traffic") -> "Traffic":
-        return Traffic(self.meetings - other.meetings, self.bytes - other.bytes)
+        return Traffic(self.collectives - other.collectives, self.bytes - other.bytes)
 
 
 class Group:
@@ -64,8 +64,8 @@ class Group:
             self.traffic += Traffic(1, summed(counts.numel(), self.size))
         return counts
 
-    def tell(self, something: Any) -> list[Any]:
-        """What every rank says, in the order of the ranks; for what is said once, not at every rewiring."""
-        said: list[Any] = [None] * self.size
-        dist.all_gather_object(said, something, group=self._group)
-        return said
+    def exchange(self, something: Any) -> list[Any]:
+        """The objects of all ranks, in the order of the ranks. Pickles them: for the start, not for every rewiring."""
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, something, group=self._group)
+        return everyone

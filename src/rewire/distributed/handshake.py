@@ -1,48 +1,64 @@
-"""The ranks that train one model together: who they are, and whether they agree.
+"""The ranks that train one model together: find them, and verify that they agree.
 
-Ranks meet where all of them are sure to come by: in ``sparsify`` or at the first step, and at rewirings. On ordinary
-steps nothing is said. If ranks differ, all find it and all raise: nobody waits for a rank that stopped.
+Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings.
+Ordinary steps call no collective. If ranks differ, all of them notice and all raise, so that none waits for another.
 """
 
 import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rewire.core.layer import LayerSpec
 from rewire.core.method import Method
 from rewire.core.ranks import ALONE, Ranks
 from rewire.distributed.dtensor import is_sharded, sharded_by_rows
 from rewire.distributed.group import Group, Traffic
 from rewire.distributed.topk import Shards
 from rewire.model.state_names import MASK
-from rewire.parts.schedule import Never
-from rewire.stores.protocol import StoredLayer
+
+
+class NamedShape(Protocol):
+    """A layer, stored or not: its name and its shape."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> torch.Size: ...
+
+
+class Storage(Protocol):
+    """What ranks want to know of a store: see ``stores.protocol``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def spans_ranks(self) -> bool: ...
 
 
 @dataclass(frozen=True)
-class Introduction:
+class Fingerprint:
     """What ranks must agree on before they rewire together."""
 
     method: str
-    moves: bool
+    rewires: bool
     seed: int
     store: str
+    spans_ranks: bool
     layers: dict[str, tuple[int, ...]]
     step: int
 
     @classmethod
     def of(
-        cls, method: Method, seed: int, store: str, specs: Iterable[LayerSpec | StoredLayer], step: int = 0
-    ) -> "Introduction":
+        cls, method: Method, seed: int, store: "Storage | type[Any]", specs: Iterable[NamedShape], step: int = 0
+    ) -> "Fingerprint":
         """Of this process."""
-        moves = not isinstance(method.schedule, Never)
-        return cls(repr(method), moves, seed, store, {one.name: tuple(one.shape) for one in specs}, step)
+        shapes = {one.name: tuple(one.shape) for one in specs}
+        return cls(repr(method), method.rewires, seed, store.name, store.spans_ranks, shapes, step)
 
 
 class Peers:
@@ -67,26 +83,27 @@ class Peers:
         groups = [*self.copies, *([] if self.shards is None else [self.shards.group])]
         return sum((group.traffic for group in groups), Traffic())
 
-    def introduce(self, introduction: "Introduction") -> None:
-        """Raise on every rank if what they say about themselves differs."""
-        said: list[Any] = [asdict(introduction)]
+    def verify_agreement(self, fingerprint: Fingerprint) -> None:
+        """Raise on every rank if their fingerprints differ."""
+        everyone: list[Any] = [asdict(fingerprint)]
         for group in [*([] if self.shards is None else [self.shards.group]), *self.copies]:
-            said = [one for many in group.tell(said) for one in many]
-        for what, first in said[0].items():
-            other = next((rank for rank, one in enumerate(said) if one[what] != first), None)
+            everyone = [one for many in group.exchange(everyone) for one in many]
+        for what, first in everyone[0].items():
+            other = next((rank for rank, one in enumerate(everyone) if one[what] != first), None)
             if other is not None:
                 raise RuntimeError(
-                    f"the ranks do not agree on the {what}: rank 0 has {first}, rank {other} has {said[other][what]}. "
-                    "Call sparsify with the same arguments on every rank, and load the same checkpoint"
+                    f"the ranks do not agree on the {what}: rank 0 has {first}, rank {other} has "
+                    f"{everyone[other][what]}. Call sparsify with the same arguments on every rank, and load the same "
+                    "checkpoint"
                 )
 
-    def compare(self, step: int, names: Sequence[str], checksums: Sequence[int]) -> None:
+    def verify_topology(self, step: int, names: Sequence[str], checksums: Sequence[int]) -> None:
         """Raise on every rank, naming the layers, if their copies have different topologies."""
         for group in self.copies:
-            said = group.gather([step, *checksums])
+            everyone = group.gather([step, *checksums])
             differ = [
                 name
-                for name, column in zip(["step", *names], zip(*said, strict=True), strict=True)
+                for name, column in zip(["step", *names], zip(*everyone, strict=True), strict=True)
                 if len(set(column)) > 1
             ]
             if differ:
@@ -96,7 +113,9 @@ class Peers:
                 )
 
 
-def peers_of(model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequence[str], search: bool = False) -> Peers:
+def find_peers(
+    model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequence[str], search: bool = False
+) -> Peers:
     """Find the ranks that share these parameters: by their layout, or by a DDP wrapper around them.
 
     ``search``: look for a wrapper even if the model that is given is none.
@@ -108,11 +127,11 @@ def peers_of(model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequen
             "FullyShardedDataParallel flattens weights of several layers into one: use its successor, "
             "torch.distributed.fsdp.fully_shard"
         )
-    spread = [name for one, name in zip(parameters, names, strict=True) if is_sharded(one)]
-    if spread:
-        if len(spread) < len(parameters):
-            whole = next(name for name in names if name not in spread)
-            raise ValueError(f"{spread[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
+    sharded = [name for one, name in zip(parameters, names, strict=True) if is_sharded(one)]
+    if sharded:
+        if len(sharded) < len(parameters):
+            whole = next(name for name in names if name not in sharded)
+            raise ValueError(f"{sharded[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
         return _sharded(parameters, names)
     given = _ddp(model)
     wrappers = [given] if given is not None else _ddp_around(parameters) if search else []
@@ -160,8 +179,8 @@ def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
     wrapper._assign_modules_buffers()
 
 
-def meet(peers: Peers, model: nn.Module, layers: Sequence[StoredLayer], introduction: Introduction) -> Peers:
-    """Before a step: look for ranks that were not known yet, and see whether all agree.
+def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint: Fingerprint) -> Peers:
+    """Before a step: look for ranks that were not known yet, and verify that all agree.
 
     A model may be wrapped in DDP after ``sparsify``; it must not be sharded after it, for its parameters are replaced.
     """
@@ -172,17 +191,19 @@ def meet(peers: Peers, model: nn.Module, layers: Sequence[StoredLayer], introduc
                 "model.parameters(), then sparsify"
             )
     if not peers.others:
-        peers = peers_of(model, [layer.parameter for layer in layers], [layer.name for layer in layers], search=True)
+        peers = find_peers(model, [layer.parameter for layer in layers], [layer.name for layer in layers], search=True)
     if peers.others:
-        if introduction.store == "packed" and introduction.moves:
-            refuse_packed()
-        peers.introduce(introduction)
+        if fingerprint.rewires:
+            refuse_store_across_ranks(fingerprint)
+        peers.verify_agreement(fingerprint)
     return peers
 
 
-def refuse_packed() -> NoReturn:
-    """Packed weights are resized by a rewiring, and no rank has seen the inputs of the others that it ranks by."""
-    raise ValueError(
-        "store='packed' does not work with DDP or FSDP: a rewiring resizes the weights, and ranks gradients that no "
-        "rank has for the data of all. Use store='masked' (a static packed model may be wrapped in DDP after sparsify)"
-    )
+def refuse_store_across_ranks(fingerprint: Fingerprint) -> None:
+    """Raise if a rewiring resizes the weights, and ranks gradients that no rank has for the data of all."""
+    if not fingerprint.spans_ranks:
+        raise ValueError(
+            f"store={fingerprint.store!r} does not work with DDP or FSDP: a rewiring resizes the weights, and ranks "
+            "gradients that no rank has for the data of all. Use store='masked' (a static packed model may be wrapped "
+            "in DDP after sparsify)"
+        )

@@ -93,7 +93,7 @@ def _state(
     model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors, some of them spread over the ranks, and plain values."""
-    if rewirer.store.name == "packed":
+    if not rewirer.store.keeps_shapes:
         raise ValueError(
             "the shapes of a packed model change with its topology, which torch.distributed.checkpoint cannot load: "
             "use torch.save with the three state_dicts"

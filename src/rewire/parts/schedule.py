@@ -5,6 +5,7 @@ A *curve* gives a number for every step (a fraction or a density); a *schedule* 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rewire.core.protocols import Curve
 
@@ -12,6 +13,8 @@ from rewire.core.protocols import Curve
 @dataclass(frozen=True)
 class Never:
     """The topology stays as it was at the start."""
+
+    rewires: ClassVar[bool] = False
 
     def __call__(self, step: int) -> float | None:
         return None

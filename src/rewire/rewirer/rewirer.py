@@ -1,4 +1,4 @@
-"""The stateful part, thin: a method, a store, a seed and a memory, driven by the optimizer's own hooks."""
+"""``Rewirer``: a method, a store and a seed, driven by the optimizer's own hooks."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,29 +12,31 @@ from rewire.core.layer import Context, Signal
 from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
 from rewire.core.ranks import total
 from rewire.core.views import Captured
-from rewire.distributed.dtensor import copy_into, is_sharded
+from rewire.distributed.dtensor import copy_into
 from rewire.distributed.group import Traffic
-from rewire.distributed.handshake import Introduction, Peers, meet
+from rewire.distributed.handshake import Fingerprint, Peers, handshake
 from rewire.model.reachability import REMEDY
-from rewire.model.select import conv_and_linear
+from rewire.rewirer.changes import ChangeWatcher
+from rewire.rewirer.closures import wrap_closure
 from rewire.rewirer.state import (
     FORMAT,
     checksums,
     compare_masks,
     history_from,
     history_state,
-    is_rehearsal,
+    is_trial_step,
     refuse_other,
 )
+from rewire.rewirer.step_counter import StepCounter
 from rewire.rewirer.table import table
-from rewire.stores.optimizer_state import inner
+from rewire.stores.optimizer_state import unwrap_optimizer
 from rewire.stores.protocol import Store, StoredLayer, all_silent
 
 
 class Rewirer:
     """Keeps a model sparse while its optimizer trains it, and rewires it when the method's schedule says so.
 
-    Made by ``rewire.sparsify``. Works through hooks: the training loop stays as it was.
+    Built by ``rewire.sparsify``. Works through hooks: the training loop stays as it was.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Rewirer:
         peers: Peers | None = None,
     ) -> None:
         self.model, self.store, self.method, self.seed = model, store, method, seed
-        self.left_out = left_out  # Conv and Linear weights that are not sparse, with the reason
+        self.left_out = left_out  # weights that are not sparse, with the reason
         self.on_rewire = on_rewire
         self.history: list[Rewiring] = []
         self.memory: dict[str, Any] = {}
@@ -56,17 +58,16 @@ class Rewirer:
         self.expected: list[int] | None = None  # checksums that the masks must have at the next step, after loading
         self.check_signal = False  # whether to look for a network without any gradient at the next step
         self.due: int | None = None  # a rewiring that was scheduled for this step and has not happened yet
-        self._steps = 0  # completed, or more by those in _skipped
-        self._skipped: torch.Tensor | None = None  # steps that a fused optimizer skipped on the device, not yet counted
-        self._views: list[Captured] | None = None
-        self._rehearsal = False  # whether the step under way is none of the training
-        self._told: set[str] = set()
-        self._met = self.peers.others  # whether the other ranks were looked for, and agree
+        self.removed = False  # whether it was detached, and the model is a plain one again
+        self._counter = StepCounter()
+        self._watcher = ChangeWatcher(model, store.layers, left_out)
+        self._captured: list[Captured] | None = None
+        self._is_trial = False  # whether the step under way is not part of the training
+        self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
+        self._hooks: list[RemovableHandle] = []
         if Signal.MOMENTUM in method.signals:
             store.track_momentum()
-        self.removed = False  # whether it was detached, and the model is a plain one again
-        self._hooks: list[RemovableHandle] = []
-        self._listen()
+        self._register_hooks()
         self._look_ahead()
 
     # What users ask about.
@@ -89,12 +90,11 @@ class Rewirer:
     @property
     def step(self) -> int:
         """How many optimizer steps were completed; a skipped step is not counted."""
-        self._settle()
-        return self._steps
+        return self._counter.settle()
 
     @property
     def traffic(self) -> Traffic:
-        """How often rewirings met the other ranks so far, and the bytes that this process sent them."""
+        """How many collectives rewirings have called so far, and the bytes that this process sent in them."""
         return self.peers.traffic
 
     def __deepcopy__(self, memo: object) -> "Rewirer":
@@ -111,7 +111,7 @@ class Rewirer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.
 
-        If the model is sharded, all ranks must ask.
+        If the model is sharded, all ranks must call it.
         """
         return {
             "format": FORMAT,
@@ -128,35 +128,29 @@ class Rewirer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken. The model's and the optimizer's states are loaded as ever.
+        """Continue where ``state_dict`` was taken. Load the model's and the optimizer's states too, in any order.
 
-        A state of another model, method or store is refused and changes nothing.
+        The state of another model, method or store is refused and changes nothing.
         """
-        refuse_other(state, self.method, self.store.name, self.layers)
+        refuse_other(state, self.method, self.store, self.layers)
         for layer in self.layers:
             if layer.average is not None:
                 copy_into(layer.average, state["averages"][layer.name], layer.span)
         self.seed, self.memory, self.due = state["seed"], dict(state["memory"]), state["due"]
         self.history = history_from(state["history"])
         self.expected, self.check_signal = list(state["masks"]), False
-        self._steps, self._skipped, self._met = state["step"], None, False
+        self._counter.reset(state["step"])
+        self._ranks_agree = False
         self.store.recount()
         self._look_ahead()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
-        self._settle()
-        self.store.follow(inner(optimizer))
+        self._counter.settle()
+        self.store.follow(unwrap_optimizer(optimizer))
         for hook in self._hooks:
             hook.remove()
-        self._listen()
-
-    def _listen(self) -> None:
-        """Be called before and after every step of the optimizer."""
-        self._hooks = [
-            self.store.optimizer.register_step_pre_hook(self._before_step),
-            self.store.optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._register_hooks()
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
@@ -168,84 +162,62 @@ class Rewirer:
 
     # What happens at an optimizer step.
 
+    def _register_hooks(self) -> None:
+        self._hooks = [
+            self.store.optimizer.register_step_pre_hook(self._before_step),
+            self.store.optimizer.register_step_post_hook(self._after_step),
+        ]
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._views, self._rehearsal = None, is_rehearsal(optimizer, self.layers, self.store.ranks)
-        if self._rehearsal:
+        self._captured, self._is_trial = None, is_trial_step(optimizer, self.layers, self.store.ranks)
+        if self._is_trial:
             return None
-        found_inf = getattr(optimizer, "found_inf", None)  # set by GradScaler for optimizers that skip on the device
-        if found_inf is not None:
-            now = found_inf.detach().clamp(max=1)
-            self._skipped = now if self._skipped is None else self._skipped + now
-        # `args` may carry the optimizer itself first; the closure is the other one, or a keyword.
-        closures = [a for a in args if callable(a) and a is not optimizer]
-        if closures or kwargs.get("closure") is not None:
-            wrapped = self._wrap(closures[0] if closures else kwargs["closure"])
-            args = tuple(wrapped if a in closures else a for a in args)
-            return args, kwargs | ({} if closures else {"closure": wrapped})
+        self._counter.note_skipped(optimizer)
+        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear)
+        if wrapped is None:
+            self._gradients_are_ready()
+        return wrapped
+
+    def _after_first_evaluation(self) -> None:
         self._gradients_are_ready()
-        return None
-
-    def _wrap(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """With a closure the gradients appear inside the step, at the first evaluation the ones to rank."""
-        first = True
-
-        def evaluate() -> Any:
-            nonlocal first
-            loss = closure()
-            if first:
-                self._gradients_are_ready()
-            else:
-                self.store.clear()
-            first = self.store.keep_inactive = False
-            return loss
-
-        return evaluate
+        self.store.keep_inactive = False
 
     @torch.no_grad()
     def _gradients_are_ready(self) -> None:
         """Take what the rewiring will need, then leave only the active gradients to the optimizer."""
-        if not self._met:
-            self._met = True
-            self.peers = meet(self.peers, self.model, self.layers, self._introduction())
+        if not self._ranks_agree:
+            self._ranks_agree = True
+            self.peers = handshake(self.peers, self.model, self.layers, self._fingerprint())
         self.store.refresh()
         self._check_after_loading()
-        if self.check_signal:
-            self.check_signal = False
-            if all_silent(self.layers, self.store.ranks):
-                warnings.warn(
-                    "the gradient of every sparse weight is exactly zero at the first step: no signal passes through "
-                    f"this start, and no method can revive it. {REMEDY}",
-                    stacklevel=2,
-                )
-        if self._is_due(self._steps + 1):
-            self._settle()
-            due = self._is_due(self._steps + 1)
+        self._warn_if_silent()
+        if self._is_due(self._counter.at_most + 1):
+            due = self._is_due(self._counter.settle() + 1)
             if due and self._finite():
-                self._notice_changes()
-                self._views = capture(self.method, self.layers, self._context(due))
+                self._watcher.look()
+                self._captured = capture(self.method, self.layers, self._context(due))
         self.store.before_step()
 
     @torch.no_grad()
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._rehearsal:
+        if self._is_trial:
             return
-        self.store.after_step(look=self._views is not None)
-        self._steps += 1
-        due = self._is_due(self._steps)
-        views, self._views = self._views, None
-        if due and views is not None:
-            self._rewire(views, due)
+        self.store.after_step(look=self._captured is not None)
+        self._counter.advance()
+        due = self._is_due(self._counter.at_most)
+        captured, self._captured = self._captured, None
+        if due and captured is not None:
+            self._rewire(captured, due)
         else:
             self.due = due
         self._look_ahead()
 
-    def _rewire(self, views: list[Captured], due: int) -> None:
-        context = self._context(due)
-        edits = plan_rewiring(self.method, views, context)
+    def _rewire(self, captured: list[Captured], due: int) -> None:
+        edits = plan_rewiring(self.method, captured, self._context(due))
         assert edits is not None
         self.due = None
-        fraction = self.method.schedule(due) or 0.0
-        record = Rewiring(self._steps, fraction, *counts(edits, self.store.ranks))
+        step, fraction = self._counter.at_most, self.method.schedule(due) or 0.0
+        record = Rewiring(step, fraction, *counts(edits, self.store.ranks))
         if not any(record.dropped) and not any(record.grown):
             return
         self.store.apply(edits)
@@ -255,7 +227,7 @@ class Rewirer:
         )
         if self.peers.copies:
             names = [layer.name for layer in self.layers]
-            self.peers.compare(self._steps, names, checksums(self.layers, self.store.ranks))
+            self.peers.verify_topology(step, names, checksums(self.layers, self.store.ranks))
         self.history.append(record)
         if self.on_rewire is not None:
             self.on_rewire(record)
@@ -263,8 +235,8 @@ class Rewirer:
     def _context(self, step: int) -> Context:
         return Context(step=step, seed=self.seed, memory=self.memory, ranks=self.store.ranks)
 
-    def _introduction(self) -> Introduction:
-        return Introduction.of(self.method, self.seed, self.store.name, self.layers, self._steps)
+    def _fingerprint(self) -> Fingerprint:
+        return Fingerprint.of(self.method, self.seed, self.store, self.layers, self._counter.at_most)
 
     def _is_due(self, step: int) -> int | None:
         """The scheduled step that a rewiring at this step carries out, if any."""
@@ -273,46 +245,31 @@ class Rewirer:
     def _look_ahead(self) -> None:
         """Gradients of inactive weights are cleared as they are accumulated, unless the next step ranks them."""
         ranked = self.method.ranks
-        coming = self._is_due(self._steps + 1) is not None
+        coming = self._is_due(self._counter.at_most + 1) is not None
         self.store.keep_inactive = Signal.MOMENTUM in ranked or (coming and Signal.GRAD in ranked)
-
-    def _settle(self) -> None:
-        """Ask the device how many steps it skipped. Waits for it, so only where the count matters."""
-        if self._skipped is not None:
-            self._steps -= int(self._skipped)
-            self._skipped = None
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
-        ranks = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))  # that found some
-        bad = [layer.name for layer, count in zip(self.layers, ranks, strict=True) if count]
+        not_finite = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))
+        bad = [layer.name for layer, ranks in zip(self.layers, not_finite, strict=True) if ranks]
         if bad:
-            self._tell(
-                f"not finite at {self._steps}",
+            self._watcher.warn_once(
+                f"not finite at {self._counter.at_most}",
                 f"the gradient of {', '.join(bad)} is not finite: rewiring is put off until it is",
             )
         return not bad
 
-    def _notice_changes(self) -> None:
-        """Parameters that were frozen, replaced or added since ``sparsify`` are reported and left alone."""
-        for layer in self.layers:
-            held = layer.module._parameters.get("weight")  # FSDP puts a gathered weight there while it computes
-            replaced = held is not layer.parameter and not is_sharded(layer.parameter)
-            layer.frozen = replaced or not layer.parameter.requires_grad
-            if layer.frozen:
-                how = "replaced" if replaced else "frozen"
-                self._tell(layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired")
-        known = {id(layer.parameter) for layer in self.layers}
-        names = {*self.left_out, *self._told, *(layer.name for layer in self.layers if is_sharded(layer.parameter))}
-        for name, module in conv_and_linear(self.model):
-            weight = module._parameters.get("weight")
-            if weight is not None and id(weight) not in known and name not in names:
-                self._tell(name, f"{name} was added after sparsify: it stays dense and outside the budget")
-
-    def _tell(self, key: str, sentence: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
-            warnings.warn(sentence, stacklevel=2)
+    def _warn_if_silent(self) -> None:
+        """At the first step of a model whose connectivity could not be traced."""
+        if not self.check_signal:
+            return
+        self.check_signal = False
+        if all_silent(self.layers, self.store.ranks):
+            warnings.warn(
+                "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
+                f"start, and no method can revive it. {REMEDY}",
+                stacklevel=2,
+            )
 
     def _check_after_loading(self) -> None:
         if self.expected is not None:

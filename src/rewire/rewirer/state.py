@@ -8,10 +8,9 @@ from torch import Tensor
 
 from rewire.core.method import Method, Rewiring
 from rewire.core.ranks import Ranks, total
-from rewire.stores.protocol import StoredLayer, all_silent
+from rewire.stores.protocol import Store, StoredLayer, all_silent
 
 FORMAT = 1
-EXCHANGEABLE = {"masked", "packed"}
 
 
 def history_state(history: Sequence[Rewiring]) -> dict[str, Any]:
@@ -58,8 +57,8 @@ def checksums(layers: Sequence[StoredLayer], ranks: Ranks) -> list[int]:
     return [(one + (1 << 63)) % (1 << 64) - (1 << 63) for one in sums]
 
 
-def is_rehearsal(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
-    """Whether a step is none of the training.
+def is_trial_step(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
+    """Whether a step is not part of the training.
 
     ``torch.distributed.checkpoint`` steps a fresh optimizer once, with rates and gradients of zero, to see what state
     it will have.
@@ -73,15 +72,15 @@ def is_rehearsal(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer]
     return all_silent(layers, ranks)
 
 
-def refuse_other(state: dict[str, Any], method: Method, store: str, layers: Sequence[StoredLayer]) -> None:
+def refuse_other(state: dict[str, Any], method: Method, store: Store, layers: Sequence[StoredLayer]) -> None:
     """Raise, with the names and shapes that differ, if the state is not of this method, store and model."""
     missing = {"format", "method", "store", "seed", "layers", "masks", "step", "due", "memory", "averages", "history"}
     missing -= set(state)
     if missing:
         raise ValueError(f"this is not a rewirer's state_dict: it has no {', '.join(sorted(missing))}")
-    for what, have in (("format", FORMAT), ("store", store), ("method", repr(method))):
-        if what == "store" and {state[what], have} <= EXCHANGEABLE:
-            continue  # the same weights, held differently: each store reads the other's checkpoints
+    for what, have in (("format", FORMAT), ("store", store.name), ("method", repr(method))):
+        if what == "store" and state[what] in store.reads:
+            continue
         if state[what] != have:
             raise ValueError(f"the checkpoint's {what} differs:\n  checkpoint: {state[what]}\n  here:       {have}")
     saved = {name: tuple(shape) for name, shape in state["layers"].items()}

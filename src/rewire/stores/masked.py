@@ -28,6 +28,13 @@ class MaskedStore:
 
     name: ClassVar[str] = "masked"
     supplies: ClassVar[frozenset[Signal]] = frozenset(Signal)
+    reads: ClassVar[frozenset[str]] = frozenset({"masked", "packed"})
+    spans_ranks: ClassVar[bool] = True
+    keeps_shapes: ClassVar[bool] = True
+
+    @classmethod
+    def refuse_optimizer(cls, optimizer: torch.optim.Optimizer) -> None:
+        """Any optimizer will do."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from rewire.core.dense_ops import put
 from rewire.distributed.dtensor import local
 
 
-def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def unwrap_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer that steps, inside the wrappers that trainers put around it and that have no hooks of their own."""
     while isinstance(wrapped := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = wrapped

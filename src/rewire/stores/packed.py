@@ -31,6 +31,18 @@ class PackedStore:
 
     name: ClassVar[str] = "packed"
     supplies: ClassVar[frozenset[Signal]] = frozenset(Signal) - {Signal.MOMENTUM}
+    reads: ClassVar[frozenset[str]] = frozenset({"masked", "packed"})
+    spans_ranks: ClassVar[bool] = False
+    keeps_shapes: ClassVar[bool] = False
+
+    @classmethod
+    def refuse_optimizer(cls, optimizer: torch.optim.Optimizer) -> None:
+        """Raise for optimizers that read a weight as a matrix, or all weights as one vector."""
+        if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.Muon)):
+            raise ValueError(
+                f"{type(optimizer).__name__} needs whole weights, and the packed store holds only the non-zeros: "
+                "use store='masked'"
+            )
 
     def __init__(
         self,

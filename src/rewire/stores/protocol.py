@@ -42,10 +42,18 @@ class Store(Protocol):
     """All sparse layers of a model, and the optimizer whose state moves with them."""
 
     name: ClassVar[str]
-    supplies: ClassVar[frozenset[Signal]]
+    supplies: ClassVar[frozenset[Signal]]  # what methods may read
+    reads: ClassVar[frozenset[str]]  # the stores whose checkpoints it can load
+    spans_ranks: ClassVar[bool]  # whether ranks that train one model together can rewire it
+    keeps_shapes: ClassVar[bool]  # whether parameters have the same shape after a rewiring
+
+    @classmethod
+    def refuse_optimizer(cls, optimizer: torch.optim.Optimizer) -> None:
+        """Raise if the store cannot give this optimizer what it reads."""
+
     optimizer: torch.optim.Optimizer
     keep_inactive: bool  # what the next step will rank must survive until then
-    ranks: Ranks  # who holds the layers
+    ranks: Ranks  # the processes that hold the layers together
 
     @property
     def layers(self) -> Sequence[StoredLayer]:

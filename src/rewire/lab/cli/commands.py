@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rewire._extras import need
 from rewire._lookup import choose
-from rewire.lab.cli import main as cli
+from rewire.lab.cli import arguments as cli
 from rewire.lab.cli import shipping
 from rewire.lab.cli.display import Display
 from rewire.lab.data.datasets import DATASETS, fetch

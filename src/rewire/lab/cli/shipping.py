@@ -19,7 +19,7 @@ from rewire.analysis.overlap import Overlap, overlap, unpacked_bits
 from rewire.io.csr import compress
 from rewire.io.export import compare_outputs, load_sparse, save_csr, save_dense, save_onnx, save_sparse
 from rewire.io.files import write_checked
-from rewire.lab.cli import main as cli
+from rewire.lab.cli import arguments as cli
 from rewire.lab.report.network_figures import draw
 from rewire.lab.run import DENSE
 from rewire.lab.training.network import Trained, read_network

@@ -22,7 +22,7 @@ from rewire.lab.results import Record, Status, atomically, read_json, read_recor
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
 
 STATES: tuple[Status, ...] = ("done", "running", "failed", "waiting")
-CSS = files("rewire.lab").joinpath("report.css").read_text()
+CSS = files("rewire.lab.report").joinpath("report.css").read_text()
 
 
 def write_report(directory: Path, *, layer: str | None = None) -> Path:

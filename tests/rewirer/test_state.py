@@ -63,7 +63,7 @@ def test_resume_in_a_new_process_is_bit_identical(tmp_path, chunk):
         train(model, optimizer, END - STOP, begin=STOP, shape=SHAPE)
         expected[name] = snapshot(model, optimizer, rewirer)
     each = f"resume(name, f'{tmp_path}/{{name}}.pt', f'{tmp_path}/{{name}}.out')"
-    code = f"from tests.test_checkpoint import resume\nfor name in {names}: {each}"
+    code = f"from tests.rewirer.test_state import resume\nfor name in {names}: {each}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     for name in names:
         assert_identical(torch.load(tmp_path / f"{name}.out", weights_only=True), expected[name])

@@ -1,0 +1,42 @@
+"""What users change in a model after ``sparsify``: weights frozen, replaced or added. Said once, and left alone."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from rewire.distributed.dtensor import is_sharded
+from rewire.model.select import conv_and_linear
+from rewire.stores.protocol import StoredLayer
+
+
+class ChangeWatcher:
+    """Compares a model with what it was when it was made sparse; each change is reported once."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[StoredLayer], left_out: Mapping[str, str]) -> None:
+        self.model, self.layers, self.left_out = model, layers, left_out
+        self._reported: set[str] = set()
+
+    def look(self) -> None:
+        """Freeze layers whose weight is no longer trained or no longer ours, and name layers that came later."""
+        for layer in self.layers:
+            current = layer.module._parameters.get("weight")  # FSDP puts a gathered weight there while it computes
+            replaced = current is not layer.parameter and not is_sharded(layer.parameter)
+            layer.frozen = replaced or not layer.parameter.requires_grad
+            if layer.frozen:
+                how = "replaced" if replaced else "frozen"
+                self.warn_once(
+                    layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired"
+                )
+        known = {id(layer.parameter) for layer in self.layers}
+        sharded = {layer.name for layer in self.layers if is_sharded(layer.parameter)}
+        for name, module in conv_and_linear(self.model):
+            weight = module._parameters.get("weight")
+            if weight is not None and id(weight) not in known and name not in {*self.left_out, *sharded}:
+                self.warn_once(name, f"{name} was added after sparsify: it stays dense and outside the budget")
+
+    def warn_once(self, key: str, sentence: str) -> None:
+        """Warn, unless this was said before."""
+        if key not in self._reported:
+            self._reported.add(key)
+            warnings.warn(sentence, stacklevel=3)

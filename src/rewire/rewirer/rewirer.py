@@ -30,7 +30,7 @@ from rewire.rewirer.state import (
 from rewire.rewirer.step_counter import StepCounter
 from rewire.rewirer.table import table
 from rewire.stores.optimizer_state import unwrap_optimizer
-from rewire.stores.protocol import Store, StoredLayer, all_silent
+from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
 
 
 class Rewirer:
@@ -173,14 +173,14 @@ class Rewirer:
         if self._is_trial:
             return None
         self._counter.note_skipped(optimizer)
-        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear)
+        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear_inactive_grads)
         if wrapped is None:
             self._gradients_are_ready()
         return wrapped
 
     def _after_first_evaluation(self) -> None:
         self._gradients_are_ready()
-        self.store.keep_inactive = False
+        self.store.keep_inactive_grads = False
 
     @torch.no_grad()
     def _gradients_are_ready(self) -> None:
@@ -202,7 +202,7 @@ class Rewirer:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_trial:
             return
-        self.store.after_step(look=self._captured is not None)
+        self.store.after_step(may_wait=self._captured is not None)
         self._counter.advance()
         due = self._is_due(self._counter.at_most)
         captured, self._captured = self._captured, None
@@ -246,7 +246,7 @@ class Rewirer:
         """Gradients of inactive weights are cleared as they are accumulated, unless the next step ranks them."""
         ranked = self.method.ranks
         coming = self._is_due(self._counter.at_most + 1) is not None
-        self.store.keep_inactive = Signal.MOMENTUM in ranked or (coming and Signal.GRAD in ranked)
+        self.store.keep_inactive_grads = Signal.MOMENTUM in ranked or (coming and Signal.GRAD in ranked)
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
@@ -264,7 +264,7 @@ class Rewirer:
         if not self.check_signal:
             return
         self.check_signal = False
-        if all_silent(self.layers, self.store.ranks):
+        if no_gradient_arrived(self.layers, self.store.ranks):
             warnings.warn(
                 "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
                 f"start, and no method can revive it. {REMEDY}",

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,10 @@ from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
-from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.select import Found, Patterns, candidates, endpoints, find_layers, matching, units, unwrap
+from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer_state import refuse_untrained, unwrap_optimizer
@@ -28,8 +30,9 @@ def sparsify(
     method: Method,
     *,
     store: str = "masked",
-    include: Pattern | Sequence[Pattern] | None = None,
-    exclude: Pattern | Sequence[Pattern] | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    keep_masked: Patterns | None = None,
     init: str | None = None,
     seed: int = 0,
     on_rewire: Callable[[Rewiring], None] | None = None,
@@ -40,6 +43,8 @@ def sparsify(
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
+    ``keep_masked``: name globs or module types; the packed store keeps these layers masked, for models whose own code
+    reads their weight. Which layers those are, and why, is in ``rewirer.store.notes`` and in the printed table.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
     >>> model = nn.Linear(4, 5, bias=False)
@@ -53,6 +58,7 @@ def sparsify(
     _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
+    found = _marked(model, found, keep_masked)
     _refuse_wrong_state(found, optimizer := unwrap_optimizer(optimizer))
     peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
@@ -97,9 +103,9 @@ def _refuse_what_a_store_lacks(
 
 def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:
     for one in found:
-        if not {MASK, POSITIONS} & one.module._buffers.keys():
+        if not is_sparse(one.module):
             continue
-        how = "has a mask" if MASK in one.module._buffers else "is packed"
+        how = "is packed" if POSITIONS in one.module._buffers else "has a mask"
         raise ValueError(
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
@@ -112,6 +118,16 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
     refuse_untrained(optimizer, {one.spec.name: one.parameter for one in found})
+
+
+def _marked(model: nn.Module, found: Sequence[Found], keep_masked: Patterns | None) -> list[Found]:
+    """The layers, with a note on those that the packed store is to keep masked."""
+    if keep_masked is None:
+        return list(found)
+    parameters = {id(one.parameter) for one in found}
+    known = [one for one in candidates(model) if id(one.parameter) in parameters]
+    kept = {id(one.parameter) for one in matching("keep_masked", keep_masked, known)}
+    return [replace(one, keep_masked=id(one.parameter) in kept) for one in found]
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:
@@ -135,7 +151,7 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
     """
     if init is None and not one.parameter.is_meta:
         return None
-    bound: Tensor | float = one.spec.shape[1:].numel() ** -0.5
+    bound: Tensor | float = one.spec.matrix[1:].numel() ** -0.5
     if one.parameter.is_meta and (bias := one.module._parameters.get("bias")) is not None:
         uniform = torch.rand(bias.shape, generator=context.generator("bias", index), dtype=bias.dtype)
         torch.utils.swap_tensors(bias, nn.Parameter((2 * uniform - 1) * bound))
@@ -149,7 +165,8 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
 def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tensor]) -> bool:
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
     weights = {id(one.parameter): (one.spec, positions) for one, positions in zip(found, active, strict=True)}
-    wiring = {m: weights[id(w)] for m in model.modules() if id(w := m._parameters.get("weight")) in weights}
+    modules = [module for module in model.modules() if is_conv_or_linear(module)]
+    wiring = {m: weights[id(w)] for m in modules if id(w := m._parameters.get("weight")) in weights}
     cut = cut_layers(model, wiring)
     if cut:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Where the weights of a model are: every Conv and Linear layer, by its mask or positions; one without is dense."""
+"""Where the weights of a model are: every layer that can be sparse, by its mask or positions; one without is dense."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class LayerDensity:
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
     """Which weights exist, by layer. If the model is sharded, all ranks must ask."""
-    found = {one.spec: mask_in(one.module) for one in find_layers(unwrap(model), frozen=True)[0]}
+    found = {one.spec: mask_in(one.module, one.attribute) for one in find_layers(unwrap(model), frozen=True)[0]}
     return {
         spec.name: torch.ones(spec.shape, dtype=torch.bool) if mask is None else whole(mask.detach()).cpu()
         for spec, mask in found.items()

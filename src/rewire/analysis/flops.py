@@ -1,5 +1,6 @@
 """Multiply-accumulates: every active weight times the positions it is applied at; of a pass and of a training."""
 
+import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
@@ -8,18 +9,24 @@ from torch import Tensor, nn
 
 from rewire.core.layer import Signal
 from rewire.core.method import Method, Rewiring
-from rewire.model.select import find_layers, unwrap
+from rewire.model.select import Found, find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """For each Conv and Linear layer, how often one of its weights is used for one input of the network.
+    """For each layer, how often one of its weights is used for one input of the network.
+
+    Counted for modules that compute with one weight. How often the weights of others are used (the projections of
+    ``nn.MultiheadAttention``, experts, LSTM) is not known from their input and output: a warning names them.
 
     >>> positions(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU()), torch.zeros(1, 1, 8, 8))
     {'0': 64}
     """
     model = unwrap(model)
     seen: dict[str, int] = {}
-    names = {one.module: one.spec.name for one in find_layers(model, frozen=True)[0]}
+    layers = find_layers(model, frozen=True)[0]
+    names = {one.module: one.spec.name for one in layers if is_counted(one)}
+    if other := [one.spec.name for one in layers if not is_counted(one)]:
+        warnings.warn(f"not counted, because their use cannot be seen from outside: {', '.join(other)}", stacklevel=2)
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         transposed = bool(getattr(module, "transposed", False))
@@ -38,6 +45,11 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
         for hook in hooks:
             hook.remove()
     return seen
+
+
+def is_counted(layer: Found) -> bool:
+    """Whether a module applies its one weight to every position of its input or output."""
+    return layer.attribute == "weight" and layer.spec.stack == 1 and not isinstance(layer.module, nn.Bilinear)
 
 
 def macs(counts: Mapping[str, int], applied: Mapping[str, int]) -> int:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from rewire._extras import need
-from rewire.io.csr import by_row, compress, csr, decompress, masks_in
+from rewire.io.csr import by_row, compress, csr, decompress
 from rewire.io.files import first_line, read_tensors, write_checked, write_tensors
 from rewire.model.resize import resize, sizes
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import mask_name, masks_in, topology_names, without_masks
 from rewire.nn.packed import Packed
 from rewire.stores.convert import pack_masked, to_dense, to_masked, unpack
 
@@ -31,7 +31,10 @@ TOLERANCE = 1e-4  # relative, between what two runtimes compute in float32
 
 
 def to_csr(model: nn.Module) -> dict[str, Tensor]:
-    """Each sparse weight as a ``torch.sparse_csr`` matrix: a row per output, by topology (an active zero is stored)."""
+    """Each sparse weight as a ``torch.sparse_csr`` matrix by topology: an active zero is stored.
+
+    A row for each index of the weight's first dimension, which are the outputs of Linear and Conv layers.
+    """
     state = to_masked(model).state_dict()
     found = {}
     for name, mask in masks_in(state).items():
@@ -43,7 +46,7 @@ def to_csr(model: nn.Module) -> dict[str, Tensor]:
 def save_dense(model: nn.Module, path: Path, example: Tensor | None = None) -> None:
     """The ``state_dict`` as safetensors, zeros in place and masks left away, for any tool that reads safetensors."""
     masked = to_masked(model)
-    state = {name: tensor for name, tensor in _plain(masked).items() if not name.endswith(MASK)}
+    state = without_masks(_plain(masked))
     metadata = {"sizes": json.dumps(sizes(masked))}
 
     def check(file: Path) -> None:
@@ -108,25 +111,28 @@ def _opened(
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Any], packed: bool) -> None:
-    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology."""
+    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology.
+
+    In a model that is packed already, layers that are masked stay so.
+    """
     _refuse_other(model, state)
+    were_packed = [module for module in model.modules() if isinstance(module, Packed)]
     unpack(model)
     if packed:
         for name, mask in masks_in(state).items():
-            model.get_submodule(name.rpartition(".")[0]).register_buffer(MASK, mask.clone())
-    wanted = model.state_dict()
-    keep = {name: one for name, one in state.items() if name in wanted or not name.endswith(MASK)}
+            path, _, parameter = name.rpartition(".")
+            model.get_submodule(path).register_buffer(mask_name(parameter), mask.clone())
+    keep = without_masks(state) | {name: one for name, one in state.items() if name in model.state_dict()}
     resize(model, keep, asked)
     model.load_state_dict(keep)
     if packed:
-        pack_masked(model)
+        pack_masked(model, were_packed or None)
 
 
 def _refuse_other(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raise before anything is changed, if the names are not those of the model. A bias may be new."""
-    inside = (MASK, POSITIONS)
-    here = {name for name in model.state_dict() if not name.endswith(inside)}
-    given = {name for name in state if not name.endswith(inside)}
+    own = model.state_dict()
+    here, given = own.keys() - topology_names(own), state.keys() - topology_names(state)
     empty = {
         f"{path}.{name}" for path, m in model.named_modules() for name, one in m._parameters.items() if one is None
     }
@@ -239,7 +245,7 @@ def _compare_outputs(masked: nn.Module, state: Mapping[str, Tensor], example: Te
     other = to_dense(masked).eval()
     for tensor in other.state_dict().values():
         tensor.zero_()
-    other.load_state_dict({name: tensor for name, tensor in state.items() if not name.endswith(MASK)})
+    other.load_state_dict(without_masks(state))
     training, x = masked.training, example.to(next(other.parameters()).device)
     masked.eval()
     try:

@@ -31,7 +31,7 @@ class ErdosRenyi:
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """A layer that would exceed density 1 is pinned dense, and the rest is divided anew."""
         sizes = [spec.numel for spec in specs]
-        scores = [sum(spec.shape[:2]) * spec.shape[2:].numel() for spec in specs]
+        scores = [spec.stack * sum(_one_matrix(spec)[:2]) * spec.matrix[2:].numel() for spec in specs]
         return apportion(n, scores, sizes, least)
 
 
@@ -40,7 +40,8 @@ class ErdosRenyiKernel:
     """ERK: density proportional to ``(n_in + n_out + w + h) / (n_in n_out w h)`` (RigL).
 
     The count is the density times the size, so it is proportional to the sum of the shape. Linear layers have no
-    ``w`` and ``h``; grouped layers count the inputs of one group.
+    ``w`` and ``h``; grouped layers count the inputs of one group. A stack of matrices (experts) gets as many weights
+    as its matrices would get as layers of their own.
 
     >>> specs = [LayerSpec("a", torch.Size([2, 3])), LayerSpec("b", torch.Size([20, 30]))]
     >>> ErdosRenyiKernel()(specs, 61, [1, 1])
@@ -49,7 +50,8 @@ class ErdosRenyiKernel:
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """A layer that would exceed density 1 is pinned dense, and the rest is divided anew."""
-        return apportion(n, [sum(spec.shape) for spec in specs], [spec.numel for spec in specs], least)
+        scores = [spec.stack * sum(_one_matrix(spec)) for spec in specs]
+        return apportion(n, scores, [spec.numel for spec in specs], least)
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ def start_from(given: "str | Mapping[str, float] | Start") -> Start:
     return given if callable(given) else choose("start", given, STARTS)
 
 
+def _one_matrix(spec: LayerSpec) -> torch.Size:
+    """The shape of one matrix of a stack; of a layer that is none, its own."""
+    return torch.Size([spec.matrix[0] // spec.stack, *spec.matrix[1:]])
+
+
 def _fill(placed: Tensor, spec: LayerSpec, k: int, index: int, ctx: Context) -> Tensor:
     """``placed`` and as many random positions as make it ``k``, sorted."""
     more = sample_inactive(placed, spec.numel, k - len(placed), ctx.generator("start", index))
@@ -183,13 +190,13 @@ def _cover(spec: LayerSpec, generator: torch.Generator) -> tuple[Tensor, Tensor]
     Within a group, the longer side is walked once and the shorter side again and again, both shuffled. The middle tap
     of a kernel is used: it is the one that never reads only padding, however small the map.
     """
-    first, second = spec.shape[0] // spec.groups, spec.shape[1]  # sizes of the two sides of one group
-    longest, taps = max(first, second), spec.shape[2:].numel()
+    first, second = spec.matrix[0] // spec.groups, spec.matrix[1]  # sizes of the two sides of one group
+    longest, taps = max(first, second), spec.matrix[2:].numel()
     must, may = [], []
     for group in range(spec.groups):
         rows = torch.randperm(first, generator=generator).repeat(-(-longest // first))[:longest]
         columns = torch.randperm(second, generator=generator).repeat(-(-longest // second))[:longest]
-        positions = ((group * first + rows) * second + columns) * taps + _middle(spec.shape[2:])
+        positions = ((group * first + rows) * second + columns) * taps + _middle(spec.matrix[2:])
         outputs = second if spec.transposed else first
         must.append(positions[:outputs])
         may.append(positions[outputs:])

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from rewire.model.state_names import mask_name
 from rewire.shrinking.graph import Wiring
 from rewire.shrinking.layers import by_output
 from rewire.shrinking.plan import Plan
-
-MASK = "_mask"  # what the name of a weight's mask has behind that of the weight
 
 
 @torch.no_grad()
@@ -44,7 +43,7 @@ def _carry_constants(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
 def _silence_stand_ins(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
     """A stand-in that still depends on inputs loses them: nobody reads it."""
     rows = plan.stand_ins[wiring.outputs.channels] & wiring.outputs.live
-    for name in (wiring.weight, wiring.weight + MASK):
+    for name in (wiring.weight, mask_name(wiring.weight)):
         if bool(rows.any()) and (tensor := _find(model, name)) is not None:
             flat = by_output(tensor, wiring.groups, wiring.transposed).clone()
             flat[rows] = 0
@@ -62,7 +61,7 @@ def _from_output(flat: Tensor, like: Tensor, wiring: Wiring) -> Tensor:
 def _slice(model: nn.Module, name: str, dim: int, index: Tensor) -> None:
     path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    for one in (attribute, attribute + MASK):
+    for one in (attribute, mask_name(attribute)):
         if (tensor := owner._parameters.get(one)) is not None:
             owner._parameters[one] = nn.Parameter(tensor.index_select(dim, index).contiguous(), tensor.requires_grad)
         elif (buffer := owner._buffers.get(one)) is not None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from rewire.shrinking.cut import MASK, cut, groups_left
+from rewire.model.state_names import MASK, mask_name, masks_in, masks_of
+from rewire.shrinking.cut import cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
 from rewire.stores.convert import to_masked, to_packed
@@ -127,7 +128,7 @@ def _cut_to_a_fixed_point(model: nn.Module, example: tuple[Any, ...], fixed_shap
 
 
 def _masks(model: nn.Module) -> dict[str, Tensor]:
-    return {name.removesuffix(MASK): mask for name, mask in model.named_buffers() if name.endswith("weight" + MASK)}
+    return masks_in({**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())})
 
 
 def _set_masks(model: nn.Module, topology: Mapping[str, Tensor] | None) -> None:
@@ -138,7 +139,7 @@ def _set_masks(model: nn.Module, topology: Mapping[str, Tensor] | None) -> None:
         if name not in parameters or parameters[name].shape != mask.shape:
             have = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {have}")
-        model.get_submodule(layer).register_buffer("weight" + MASK, mask.cpu().bool())
+        model.get_submodule(layer).register_buffer(MASK, mask.cpu().bool())
     for name, mask in _masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask).any()):
             raise ShrinkError(
@@ -191,13 +192,15 @@ def _as_it_was(model: nn.Module, small: nn.Module, masks: bool, packed: bool) ->
         like = modules[path]
         module.training = like.training
         first = next(iter(like._parameters.values()), None)
+        ours = {mask_name(parameter) for parameter in masks_of(module)}
         for held, before in ((module._parameters, like._parameters), (module._buffers, like._buffers)):
             for name, tensor in held.items():
                 template = before.get(name) if before.get(name) is not None else first
-                if tensor is not None and template is not None and not name.endswith(MASK):
+                if tensor is not None and template is not None and (held is module._parameters or name not in ours):
                     tensor.data = tensor.data.to(template.device, template.dtype)
-        if "weight" + MASK in module._buffers and not packed and not (masks and "weight" + MASK in like._buffers):
-            del module._buffers["weight" + MASK]
+        for name in ours:
+            if not packed and not (masks and name in like._buffers):
+                del module._buffers[name]
     return small
 
 
@@ -218,4 +221,4 @@ def _report(model: nn.Module, small: nn.Module, planned: Plan, difference: float
 def _existing(model: nn.Module, names: Iterable[str]) -> int:
     """How many weights these layers have, by their masks; all of those without one."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    return sum(int(tensors[n + MASK].sum()) if n + MASK in tensors else tensors[n].numel() for n in names)
+    return sum(int(tensors[mask].sum()) if (mask := mask_name(n)) in tensors else tensors[n].numel() for n in names)

@@ -1,13 +1,15 @@
 """Conversions between the ways to store a network: dense with zeros, dense with masks, packed."""
 
 import copy
+from collections import Counter
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
 
 from rewire.core.dense_ops import mask_of, take, where_true, written_out
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK
+from rewire.model.state_names import MASK, masks_of
 from rewire.nn.hwcn import keep_innermost, leave_innermost
 from rewire.nn.packed import Packed, pack_module, uncovered, unpack_module
 from rewire.stores.masked import release
@@ -58,7 +60,7 @@ def unpack(model: nn.Module) -> None:
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"
                 )
-            mask = mask_in(module)
+            mask = mask_in(module, "weight")
             unpack_module(module, written_out(module.weight.detach(), module.weight_positions, module.dense_shape))
             module.register_buffer(MASK, mask)
         else:
@@ -66,21 +68,21 @@ def unpack(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def pack_masked(model: nn.Module) -> None:
+def pack_masked(model: nn.Module, only: Collection[nn.Module] | None = None) -> None:
     """In place, the other way round; a layer without a kernel, or whose weight is shared, stays masked."""
-    uses = [id(module._parameters.get("weight")) for module in model.modules()]
+    uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
     for module in model.modules():
-        weight, mask = module._parameters.get("weight"), module._buffers.get(MASK)
+        weight, mask = module._parameters.get("weight"), masks_of(module).get("weight")
         if weight is None or mask is None:
             keep_innermost(module)
-        elif uses.count(id(weight)) == 1 and not uncovered(module, weight):
+        elif uses[id(weight)] == 1 and not uncovered(module, weight) and (only is None or module in only):
             release(module)
             active = where_true(mask)
             pack_module(module, active, take(weight.detach(), active))
 
 
-def mask_in(module: nn.Module) -> Tensor | None:
+def mask_in(module: nn.Module, parameter: str) -> Tensor | None:
     """Which weights of a masked or packed layer exist; ``None`` if it is dense."""
     if not isinstance(module, Packed):
-        return module._buffers.get(MASK)
+        return masks_of(module).get(parameter)
     return mask_of(module.weight_positions, module.dense_shape)

@@ -18,7 +18,7 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer_state import has_only_elementwise_state, refuse_untrained
 
@@ -159,9 +159,10 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Remove the mask from a module, and the hook that reads packed checkpoints."""
-    module._buffers.pop(MASK, None)
-    module._non_persistent_buffers_set.discard(MASK)
+    """Remove the masks from a module, and the hook that reads packed checkpoints."""
+    for parameter in masks_of(module):
+        del module._buffers[mask_name(parameter)]
+        module._non_persistent_buffers_set.discard(mask_name(parameter))
     hooks = module._load_state_dict_pre_hooks
     for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]

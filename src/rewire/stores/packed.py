@@ -5,6 +5,7 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
@@ -55,11 +56,8 @@ class PackedStore:
     ) -> None:
         """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
         self.optimizer, self.ranks = optimizer, ranks
-        uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [
-            "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
-            for one in found
-        ]
+        uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
+        reasons = [_why_masked(one, uses[id(one.parameter)]) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -153,6 +151,17 @@ class PackedStore:
         for module in self._twins:
             leave_innermost(module)
         self._masked.remove()
+
+
+def _why_masked(found: Found, uses: int) -> str:
+    """Why a layer is left to the masked store, or nothing."""
+    if uses > 1:
+        return "shared by several modules"
+    if found.keep_masked:
+        return "keep_masked names it"
+    if found.attribute != "weight":
+        return f"no kernel for {type(found.module).__name__}.{found.attribute}"
+    return uncovered(found.module, found.parameter)
 
 
 def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizer: torch.optim.Optimizer) -> PackedLayer:

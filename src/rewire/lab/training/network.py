@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rewire.core.dense_ops import mask_of, written_out
-from rewire.io.csr import masks_in
 from rewire.io.files import first_line
 from rewire.lab.data.augment import steps_per_epoch
 from rewire.lab.data.datasets import DATASETS
 from rewire.lab.models import build
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS, masks_in
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ parametrizations change a module's class to a subclass). Types of other packages
 of them is imported.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
@@ -166,8 +167,11 @@ def _dbrx(module: nn.Module) -> Layouts:
 
 def _conditional(module: nn.Module) -> Layouts:
     """CondConv2d of timm: a flattened convolution weight in each row, which are mixed for each example."""
-    rows, columns, *taps = (int(size) for size in module.weight_shape)  # type: ignore[union-attr]
-    experts, groups = int(module.num_experts), int(module.groups)  # type: ignore[arg-type]
+    weight, kernel = module._parameters.get("weight"), getattr(module, "weight_shape", None)
+    experts, groups = getattr(module, "num_experts", 0), getattr(module, "groups", 1)
+    if weight is None or kernel is None or weight.shape != (experts, math.prod(kernel)):
+        return {}
+    rows, columns, *taps = kernel
     return {"weight": Layout(torch.Size([experts * rows, columns, *taps]), experts * groups, False, experts)}
 
 
@@ -201,7 +205,7 @@ _NAMED: tuple[tuple[str, str, Callable[[nn.Module], Layouts]], ...] = (
         "XLNetRelativeAttention",
         lambda m: _matching(m, "[qkvr]", dimensions=_HEADS_OUT) | _matching(m, "o", dimensions=_HEADS_IN),
     ),
-    ("timm*", "CondConv2d", _conditional),
+    ("*", "CondConv2d", _conditional),
     ("torch_geometric*", "Linear", _parameters("weight")),
     ("torch_geometric*", "HeteroLinear", _parameters("weight", dimensions=STACK_OF_INPUTS)),
 )

@@ -23,7 +23,8 @@ _WRAPPERS = ("_orig_mod", "module")  # torch.compile; DistributedDataParallel an
 
 # Parameters that are added or looked up. By name: tokens, positions, queries of a resampler, biases.
 _ADDED = re.compile(
-    r"(embed(ding)?s?|emb|tokens?|bias(es)?(_table)?|latents|prompts?|probe|quer(y|ies))$|^bias_|(^|_)(rel_?)?pos(ition(al)?)?(_|$)|^emb_"
+    r"(embed(ding)?s?|emb|tokens?|bias(es)?(_table)?|latents|prompts?|probe|quer(y|ies))$"
+    r"|^bias_|^emb_|(^|_)(rel_?)?pos(ition(al)?)?_(emb\w*|enc\w*|[hw])$"
 )
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 

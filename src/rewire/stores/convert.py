@@ -26,7 +26,7 @@ def to_dense(model: nn.Module) -> nn.Module:
     >>> model.weight.shape, to_dense(model).weight.shape
     (torch.Size([10]), torch.Size([5, 4]))
     """
-    plain = copy.deepcopy(unwrap(model))
+    plain = copied(unwrap(model))
     unpack(plain)
     for module in plain.modules():
         release(module)
@@ -38,16 +38,32 @@ def to_masked(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if not any(isinstance(module, Packed) for module in model.modules()):
         return model
-    masked = copy.deepcopy(model)
+    masked = copied(model)
     unpack(masked)
     return masked
 
 
 def to_packed(model: nn.Module) -> nn.Module:
     """A copy whose masked layers hold their values and positions alone, where a kernel covers them."""
-    packed = copy.deepcopy(unwrap(model))
+    packed = copied(unwrap(model))
     pack_masked(packed)
     return packed
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy; a sentence if modules remember tensors of their last forward pass, which torch does not copy."""
+    with_history = [
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not value.is_leaf
+    ]
+    if with_history:
+        raise ValueError(
+            f"the model cannot be copied, because {', '.join(with_history)} belongs to the graph of its last forward "
+            "pass: detach it, or run the model once under torch.no_grad()"
+        )
+    return copy.deepcopy(model)
 
 
 @torch.no_grad()

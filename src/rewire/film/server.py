@@ -35,7 +35,7 @@ def page(films: Sequence[dict[str, str]] = ()) -> str:
     """The page; with films (title and text), one that shows these and asks for nothing."""
     folder = files("rewire.film").joinpath("page")
     script = "\n".join(folder.joinpath(name).read_text() for name in SCRIPTS)
-    embedded = json.dumps(list(films)).replace("</", "<\\/")  # so that no text can end the script
+    embedded = json.dumps(list(films)).replace("<", "\\u003c")  # so that no text can end the script
     text = folder.joinpath("page.html").read_text()
     for mark, content in (
         ("/*STYLE*/", folder.joinpath("page.css").read_text()),

@@ -1,15 +1,10 @@
 """Each private name of torch that is used does what this package relies on."""
 
-import ast
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from rewire import _torch
-
-SOURCE = Path(__file__).parents[1] / "src" / "rewire"
 
 
 @pytest.mark.parametrize(
@@ -118,20 +113,3 @@ def test_tracing_is_noticed():
     torch.jit.trace(Model(), torch.zeros(1), check_trace=False)
     assert seen[0] is False
     assert seen[1] is True
-
-
-PRIVATE = {
-    *("_parameters", "_buffers", "_modules", "_version", "_local_tensor", "_forward_hooks", "_forward_pre_hooks"),
-    *("_backward_hooks", "_backward_pre_hooks", "_non_persistent_buffers_set", "_load_state_dict_pre_hooks"),
-    *("_ConvNd", "_BatchNorm", "_InstanceNorm", "_NormBase", "_DropoutNd", "_C", "_assign_modules_buffers"),
-}
-
-
-@pytest.mark.parametrize("path", [path for path in SOURCE.rglob("*.py") if path.name != "_torch.py"], ids=str)
-def test_no_other_file_uses_a_private_name_of_torch(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in PRIVATE, f"{path}:{node.lineno} uses {node.attr}: put it into _torch.py"
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-            private = [alias.name for alias in node.names if alias.name.startswith("_")]
-            assert not private, f"{path}:{node.lineno} imports {private}: put it into _torch.py"

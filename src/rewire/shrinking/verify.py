@@ -36,7 +36,7 @@ def refuse_without_float64(model: nn.Module, exact: nn.Module, example: tuple[An
             raise ShrinkError(f"{name} does not run with this example: {reason}") from error
         raise ShrinkError(
             f"{name} does not run in float64, in which it is shrunk and compared: {reason}. Its code may fix a dtype "
-            "somewhere; make that follow the dtype of its inputs or weights"
+            "or use an operation that has no float64 version"
         ) from error
 
 

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(not library.available(), reason="the native kern
 def watched(monkeypatch):
     """Counts the runs of programs."""
     runs = []
-    run = packed_graph._Prepared.run
-    monkeypatch.setattr(packed_graph._Prepared, "run", lambda self, x: runs.append(1) or run(self, x))
+    run = packed_graph._PreparedProgram.run
+    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, x: runs.append(1) or run(self, x))
     return runs
 
 
@@ -162,12 +162,12 @@ def test_copies_and_files_keep_it():
     fast(x)
     torch.save(fast, file)
     file.seek(0)
-    for twin in (copy.deepcopy(fast), torch.load(file, weights_only=False)):
-        assert twin.one_sample is None
-        agrees(twin, model, x)
-        assert program(twin, x) is not None
-        twin.load_state_dict(fast.state_dict())
-    assert twin.classes == ["a", "b"]
+    for copied in (copy.deepcopy(fast), torch.load(file, weights_only=False)):
+        assert copied.programs is None
+        agrees(copied, model, x)
+        assert program(copied, x) is not None
+        copied.load_state_dict(fast.state_dict())
+    assert copied.classes == ["a", "b"]
 
 
 def test_threads_do_not_share_its_memory():

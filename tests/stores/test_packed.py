@@ -12,7 +12,7 @@ from torch import nn
 
 import rewire
 from rewire.core.layer import Signal
-from rewire.nn.hwcn import InnermostBatchNorm2d
+from rewire.nn.hwcn import HwcnBatchNorm2d
 from rewire.nn.packed import PackedConv2d, PackedLinear
 from rewire.stores.inactive_gradient import gradient_tiles
 
@@ -61,7 +61,7 @@ def test_training_with_the_native_kernels(network):
     plain, plain_optimizer, _ = sparse("masked", network, dtype=torch.float32)
     losses = train(model, optimizer, 4, shape=IMAGE)
     torch.testing.assert_close(losses, train(plain, plain_optimizer, 4, shape=IMAGE), rtol=1e-4, atol=1e-5)
-    assert any(isinstance(module, InnermostBatchNorm2d) for module in model.modules())
+    assert any(isinstance(module, HwcnBatchNorm2d) for module in model.modules())
     for module, other in zip(model.modules(), plain.modules(), strict=True):
         if isinstance(module, nn.BatchNorm2d):
             torch.testing.assert_close(module.running_var, other.running_var, rtol=1e-3, atol=1e-4)
@@ -109,7 +109,7 @@ def test_only_what_exists_has_values_gradients_and_state():
         optimizer.step()
         optimizer.zero_grad()
     assert len({tuple(record.grown) for record in rewirer.history}) > 1  # densities moved
-    assert [id(module.weight) for module in model if hasattr(module, "tape")] == objects
+    assert [id(module.weight) for module in model if hasattr(module, "backward_record")] == objects
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert set(objects) <= held
     for layer in rewirer.layers:

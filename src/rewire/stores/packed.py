@@ -18,8 +18,9 @@ from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
-from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
-from rewire.nn.packed import Tape, uncovered, unpack_module
+from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.packed import BackwardRecord, unpack_module
+from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer_state import follows_shape, refuse_foreign, reshape_state, state_tensors
@@ -57,7 +58,9 @@ class PackedStore:
         self.optimizer, self.ranks = optimizer, ranks
         uses = [id(m._parameters.get("weight")) for m in model.modules()]
         reasons = [
-            "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
+            no_kernel_reason(one.module, one.parameter)
+            if uses.count(id(one.parameter)) == 1
+            else "shared by several modules"
             for one in found
         ]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
@@ -76,9 +79,9 @@ class PackedStore:
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
-        self._twins = [module for module in model.modules() if type(module) in TWINS]
-        for module in self._twins:
-            keep_innermost(module)
+        self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
+        for module in self._hwcn_modules:
+            use_hwcn_module(module)
 
     @property
     def keep_inactive(self) -> bool:
@@ -90,9 +93,9 @@ class PackedStore:
         self._keep = self._masked.keep_inactive = keep
         for layer in self._packed.values():
             if not keep:
-                layer.module.tape = None
-            elif layer.module.tape is None:
-                layer.module.tape = Tape()
+                layer.module.backward_record = None
+            elif layer.module.backward_record is None:
+                layer.module.backward_record = BackwardRecord()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
@@ -124,7 +127,7 @@ class PackedStore:
                 "cannot move it with the weights: use store='masked'"
             )
         for layer in self._packed.values():
-            layer.module.tape = Tape() if self._keep else None
+            layer.module.backward_record = BackwardRecord() if self._keep else None
         self._masked.after_step(look)
 
     @torch.no_grad()
@@ -150,8 +153,8 @@ class PackedStore:
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             reshape_state(self.optimizer, layer.parameter, spread)
             unpack_module(layer.module, spread(layer.parameter.detach()))
-        for module in self._twins:
-            leave_innermost(module)
+        for module in self._hwcn_modules:
+            restore_torch_module(module)
         self._masked.remove()
 
 

@@ -61,10 +61,10 @@ class PackedLayer:
         return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        tape, active, scale = self.module.tape, self.active(), self._scale()
-        if tape is None or not tape.pairs:
+        record, active, scale = self.module.backward_record, self.active(), self._scale()
+        if record is None or not record.pairs:
             return
-        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+        for begin, tile in gradient_tiles(record.pairs, self.module.geometry, TILE):
             used = torch.zeros(len(tile), dtype=torch.bool)
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
@@ -72,7 +72,7 @@ class PackedLayer:
 
     def accumulated(self) -> None:
         """Called when a gradient has arrived: its norm matters only to a step that is ranked."""
-        if self.module.tape is not None and self.parameter.grad is not None:
+        if self.module.backward_record is not None and self.parameter.grad is not None:
             self._raw = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -84,7 +84,7 @@ class PackedLayer:
 
     def is_finite(self) -> bool:
         """Whether the gradients of weights and outputs are."""
-        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        seen = [] if self.module.backward_record is None else [grad for _, grad in self.module.backward_record.pairs]
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 

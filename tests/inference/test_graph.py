@@ -76,7 +76,7 @@ def test_other_weights_are_noticed():
     agrees(fast, other, x)
     last.bias.data.add_(1)
     torch.testing.assert_close(fast(x), other(x) + 1, rtol=1e-4, atol=1e-5)
-    last.weight.data = torch.zeros_like(last.weight)
+    last.weight_values.data = torch.zeros_like(last.weight_values)
     assert torch.equal(fast(x)[0], last.bias)
     last.bias = None
     assert torch.equal(fast(x), torch.zeros(1, 5))
@@ -134,8 +134,11 @@ def test_positions_in_any_order():
     model, x = small(), sample(3, 8, 8)
     fast = rewire.pack(model)
     for layer in (module for module in fast.modules() if isinstance(module, Packed)):
-        order = torch.randperm(len(layer.weight))
-        layer.weight.data, layer.weight_positions = layer.weight.data[order], layer.weight_positions[order]
+        order = torch.randperm(len(layer.weight_values))
+        layer.weight_values.data, layer.weight_positions = (
+            layer.weight_values.data[order],
+            layer.weight_positions[order],
+        )
     agrees(fast, model, x)
     fast.get_submodule("0").weight_positions[0] = 10**6
     with pytest.raises(ValueError, match="positions must lie in"):

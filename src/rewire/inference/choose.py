@@ -32,7 +32,9 @@ def faster_packed_layers(model: nn.Module, layers: Sequence[nn.Module], example:
     model(example)
     for hook in hooks:
         hook.remove()
-    return [layer for layer in layers if layer in inputs and is_faster_packed(layer, inputs[layer])]
+    slower = [layer for layer in layers if layer not in inputs or not is_faster_packed(layer, inputs[layer])]
+    dense_weights = {id(layer._parameters["weight"]) for layer in slower}  # a shared weight is packed for all or none
+    return [layer for layer in layers if id(layer._parameters["weight"]) not in dense_weights]
 
 
 def is_faster_packed(layer: nn.Module, x: Tensor) -> bool:
@@ -42,7 +44,7 @@ def is_faster_packed(layer: nn.Module, x: Tensor) -> bool:
     its output back.
     """
     packed, dense = _model_of_one_layer(layer), _model_of_one_layer(layer)
-    pack_nonzeros(packed.get_submodule("0"))
+    pack_nonzeros([packed.get_submodule("0")])
     use_hwcn_modules(dense)
     is_image_batch = x.dim() == 4 and len(x) > 1
     if is_image_batch:

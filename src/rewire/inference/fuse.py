@@ -7,6 +7,7 @@ from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from rewire.inference.nodes import modules_called_once, node_relu_limit, only_user
+from rewire.nn.coverage import has_own_forward
 from rewire.nn.hwcn import add_relu
 from rewire.nn.packed import NO_RELU, Packed
 
@@ -23,7 +24,9 @@ def fold_batch_norm(model: fx.GraphModule) -> None:
         if user is None or user.op != "call_module":
             continue
         conv, batch_norm = model.get_submodule(str(node.target)), model.get_submodule(str(user.target))
-        if type(conv) is nn.Conv2d and type(batch_norm) is nn.BatchNorm2d and batch_norm.track_running_stats:
+        if not isinstance(conv, nn.Conv2d) or has_own_forward(type(conv)) or "weight" not in conv._parameters:
+            continue
+        if type(batch_norm) is nn.BatchNorm2d and batch_norm.track_running_stats:
             folded = fuse_conv_bn_eval(conv, batch_norm)
             conv.weight, conv.bias = folded.weight, folded.bias
             _replace(model.graph, user, node)
@@ -33,7 +36,7 @@ def fuse_relu(model: fx.GraphModule) -> None:
     """In place: let packed layers apply the ReLU behind them, if nothing else reads the layer's output."""
     for node in modules_called_once(model.graph):
         layer, user = model.get_submodule(str(node.target)), only_user(node)
-        if not isinstance(layer, Packed) or user is None:
+        if not isinstance(layer, Packed) or layer.calls_own_forward or user is None:
             continue
         relu_limit = node_relu_limit(model, user)
         if relu_limit >= 0:

@@ -17,10 +17,10 @@ from rewire.kernels.batch import ops
 from rewire.kernels.library import native
 from rewire.kernels.sample.activation import INPUT, OUTPUT, Kind, Planes, Step
 from rewire.kernels.sample.program import Weights, layer_steps, margin_for
-from rewire.nn.coverage import geometry_of, no_kernel_reason
+from rewire.nn.coverage import extra_padding_of, geometry_of, no_kernel_reason
 from rewire.nn.fusion import leading_relu_limit
 from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, pool_window
-from rewire.nn.packed import NO_RELU, Packed, PackedConv2d, PackedLinear
+from rewire.nn.packed import NO_RELU, Packed, PackedConv2d, PackedLinear, kernel_class
 from rewire.nn.replace import HWCN_MODULES
 
 _CONVOLUTIONS = (PackedConv2d, nn.Conv2d)
@@ -53,7 +53,7 @@ class ProgramBuilder(fx.Interpreter):
         self.aliases: dict[fx.Node, fx.Node] = {}  # nodes whose output is, in torch, the memory of another node's
         self.deferred: set[fx.Node] = set()  # layers that are lowered together with the sum that reads them
         called = [self.fetch_attr(str(node.target)) for node in model.graph.nodes if node.op == "call_module"]
-        convolutions = [module for module in called if type(module) in _CONVOLUTIONS]
+        convolutions = [module for module in called if kernel_class(module) in _CONVOLUTIONS]
         self.margin = max((margin_for(_weights(module).geometry) for module in convolutions), default=0)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -74,9 +74,9 @@ class ProgramBuilder(fx.Interpreter):
             _lower_sum(self, n, *n.args)
         else:
             module = self.fetch_attr(str(n.target)) if n.op == "call_module" else module_for(n, args, kwargs)
-            if module is None or type(module) not in LOWERINGS:  # exact types: a subclass may compute something else
+            if module is None or kernel_class(module) not in LOWERINGS:  # exact: a subclass may compute something else
                 raise NotLowerableError(f"there is no step for {n.target}")
-            y = LOWERINGS[type(module)](self, n, module, args[0])
+            y = LOWERINGS[kernel_class(module)](self, n, module, args[0])
         if n in self.activations and self.activations[n].channels * self.activations[n].pixels != y.numel():
             raise NotLowerableError(f"{n} has another shape than its activation in the program")
         return y
@@ -144,7 +144,7 @@ def _lower_layer(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: T
     else:
         builder.add_layer(node, relu_limit)
     geometry = _weights(module).geometry
-    if x.dim() != (4 if type(module) in _CONVOLUTIONS else 2) or x.shape[1] != geometry.inputs:
+    if x.dim() != (4 if kernel_class(module) in _CONVOLUTIONS else 2) or x.shape[1] != geometry.inputs:
         raise NotLowerableError(f"{module} cannot read an input of shape {tuple(x.shape)}")
     return x.new_empty(1, geometry.shape[0], *(geometry.output(*x.shape[2:]) if x.dim() == 4 else ()))
 
@@ -257,6 +257,8 @@ def _weights(layer: nn.Module) -> Weights:
         raise NotLowerableError(reason)
     else:
         geometry = geometry_of(layer, weight.shape)
+    if extra_padding_of(layer) != (0, 0):
+        raise NotLowerableError(f"{layer} pads one side more than the other")
     tensors = [tensor.detach() for tensor in (weight, bias) if tensor is not None]
     if not ops.is_fast(*tensors) or not all(tensor.is_contiguous() for tensor in tensors):
         raise NotLowerableError("the weights are not float32 on the CPU, or not contiguous")

@@ -27,7 +27,15 @@ def only_user(node: fx.Node) -> fx.Node | None:
 
 
 def modules_called_once(graph: fx.Graph) -> list[fx.Node]:
-    """The calls of modules that the graph calls just once, so that changing the module changes this call alone."""
+    """The calls of modules that the graph uses just there, so that changing the module changes this call alone.
+
+    A module whose weight or bias the graph reads directly is used there as well.
+    """
     calls = [node for node in graph.nodes if node.op == "call_module"]
-    targets = [node.target for node in calls]
-    return [node for node in calls if targets.count(node.target) == 1]
+    used = [node.target for node in calls] + [layer for layer, _ in parameter_reads(graph)]
+    return [node for node in calls if used.count(node.target) == 1]
+
+
+def parameter_reads(graph: fx.Graph) -> list[tuple[str, fx.Node]]:
+    """The nodes that read an attribute of a module, such as ``self.layer.weight``, and the names of the modules."""
+    return [(str(node.target).rpartition(".")[0], node) for node in graph.nodes if node.op == "get_attr"]

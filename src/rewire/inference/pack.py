@@ -29,7 +29,7 @@ def pack(
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
     >>> _ = model[0].weight.data.mul_(torch.eye(8)[:4])
-    >>> pack(model).get_submodule("0").weight.shape
+    >>> pack(model).get_submodule("0").weight_values.shape
     torch.Size([4])
     """
     if measure and example is None:
@@ -46,8 +46,7 @@ def pack(
         if example is None or not measure
         else (faster_packed_layers(packed, layers, example))
     )
-    for layer in chosen:
-        pack_nonzeros(layer)
+    pack_nonzeros(chosen)
     use_hwcn_modules(packed)
     if isinstance(packed, PackedGraph):
         fuse_relu(packed)

@@ -41,6 +41,8 @@ def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     first, following = modules[0], modules[1:]
     if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or not has_no_hooks(first):
         return first(x), 1
+    if isinstance(first, Packed) and first.calls_own_forward:
+        return first(x), 1
     if isinstance(first, PackedConv2d) and following and isinstance(following[0], HwcnBatchNorm2d):
         return _run_conv_and_norm(first, following[0], following[1:], x)
     if isinstance(first, HwcnBatchNorm2d) and first.has_kernel_for(x) and first.uses_batch_moments:
@@ -57,7 +59,9 @@ def _run_conv_and_norm(
     """A convolution that also computes the moments of its output, and the batch norm that normalises by them."""
     channels = conv.geometry.shape[0]
     batched = x.dim() == 4 and len(x) > 1
-    covered = batch_norm.affine and batch_norm.num_features == channels and ops.is_fast(conv.weight, batch_norm.weight)
+    covered = (
+        batch_norm.affine and batch_norm.num_features == channels and ops.is_fast(conv.weight_values, batch_norm.weight)
+    )
     if not (batched and covered and batch_norm.uses_batch_moments and has_no_hooks(batch_norm)):
         return conv(x), 1
     moments = x.new_empty(channels), x.new_empty(channels)

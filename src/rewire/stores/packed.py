@@ -5,7 +5,7 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 the step, so what is ranked is the gradient that the optimizer uses: the accumulated one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -18,8 +18,9 @@ from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
+from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.coverage import no_kernel_reason
-from rewire.nn.packed import BackwardRecord, unpack_module
+from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
@@ -53,16 +54,15 @@ class PackedStore:
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
+        """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are.
+
+        ``keep_masked``: names of layers that are not packed even if a kernel covers them.
+        """
         self.optimizer, self.ranks = optimizer, ranks
         uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [
-            no_kernel_reason(one.module, one.parameter)
-            if uses.count(id(one.parameter)) == 1
-            else "shared by several modules"
-            for one in found
-        ]
+        reasons = [_not_packed_reason(one, uses.count(id(one.parameter)), keep_masked) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -152,10 +152,17 @@ class PackedStore:
         for layer in self._packed.values():
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             reshape_state(self.optimizer, layer.parameter, spread)
-            unpack_module(layer.module, spread(layer.parameter.detach()))
+            unpack_module(layer.module)
         for module in self._hwcn_modules:
             restore_torch_module(module)
         self._masked.remove()
+
+
+def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+    """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
+    if found.spec.name in keep_masked:
+        return "kept masked"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
 
 
 def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizer: torch.optim.Optimizer) -> PackedLayer:

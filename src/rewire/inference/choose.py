@@ -7,16 +7,21 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, fx, nn
 
 from rewire.inference.graph import PackedGraph
-from rewire.inference.layers import pack_nonzeros, use_hwcn_modules, weight_of
+from rewire.inference.layers import pack_nonzeros, use_hwcn_modules
 from rewire.inference.trace import PackedTracer
 from rewire.kernels.geometry import batch_innermost
+from rewire.nn.packed import weight_parameter
 
 REPEATS = 5
 
 
 def sparse_layers(layers: Sequence[nn.Module], densest: float) -> list[nn.Module]:
     """The layers whose share of non-zero weights is at most ``densest``."""
-    return [layer for layer in layers if int(weight_of(layer).count_nonzero()) <= densest * weight_of(layer).numel()]
+    return [
+        layer
+        for layer in layers
+        if int(weight_parameter(layer).count_nonzero()) <= densest * weight_parameter(layer).numel()
+    ]
 
 
 def faster_packed_layers(model: nn.Module, layers: Sequence[nn.Module], example: Tensor) -> list[nn.Module]:
@@ -33,8 +38,8 @@ def faster_packed_layers(model: nn.Module, layers: Sequence[nn.Module], example:
     for hook in hooks:
         hook.remove()
     slower = [layer for layer in layers if layer not in inputs or not is_faster_packed(layer, inputs[layer])]
-    dense_weights = {id(layer._parameters["weight"]) for layer in slower}  # a shared weight is packed for all or none
-    return [layer for layer in layers if id(layer._parameters["weight"]) not in dense_weights]
+    dense_weights = {id(weight_parameter(layer)) for layer in slower}  # a shared weight is packed for all or none
+    return [layer for layer in layers if id(weight_parameter(layer)) not in dense_weights]
 
 
 def is_faster_packed(layer: nn.Module, x: Tensor) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from rewire._torch import parameters_of
 from rewire.inference.nodes import modules_called_once, node_relu_limit, only_user
 from rewire.nn.coverage import has_own_forward
 from rewire.nn.hwcn import add_relu
@@ -24,7 +25,7 @@ def fold_batch_norm(model: fx.GraphModule) -> None:
         if user is None or user.op != "call_module":
             continue
         conv, batch_norm = model.get_submodule(str(node.target)), model.get_submodule(str(user.target))
-        if not isinstance(conv, nn.Conv2d) or has_own_forward(type(conv)) or "weight" not in conv._parameters:
+        if not isinstance(conv, nn.Conv2d) or has_own_forward(type(conv)) or "weight" not in parameters_of(conv):
             continue
         if type(batch_norm) is nn.BatchNorm2d and batch_norm.track_running_stats:
             folded = fuse_conv_bn_eval(conv, batch_norm)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rewire._torch import buffers_of, children_of, has_forward_hooks, has_hooks, parameters_of
 from rewire.inference.lower import NotLowerableError, lower
 from rewire.kernels.batch import ops
 from rewire.kernels.library import native
 from rewire.kernels.sample.program import Program
-from rewire.nn.fusion import has_no_hooks
 
 MAX_PROGRAMS = 8  # of different input shapes; each holds memory for all of its activations
 
@@ -68,10 +68,10 @@ class SamplePrograms:
         for path in dict.fromkeys(str(node.target) for node in model.graph.nodes if node.op == "call_module"):
             module: nn.Module = model
             for name in path.split("."):
-                self.references.append((module._modules, name, module.get_submodule(name)))
+                self.references.append((children_of(module), name, module.get_submodule(name)))
                 module = module.get_submodule(name)
             self.modules.append(module)
-            for dictionary in (module._parameters, module._buffers):
+            for dictionary in (parameters_of(module), buffers_of(module)):
                 for name, tensor in dictionary.items():
                     self.references.append((dictionary, name, tensor))
                     if tensor is not None:
@@ -97,10 +97,10 @@ class SamplePrograms:
 
     def may_skip_modules(self, model: PackedGraph) -> bool:
         """Whether not calling the modules goes unnoticed: no hooks, no patched forward, no training, no gradients."""
-        if model.training or not has_no_hooks(model):
+        if model.training or has_hooks(model):
             return False
         for module in self.modules:
-            if module.training or module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+            if module.training or has_forward_hooks(module) or "forward" in module.__dict__:
                 return False
         return not torch.is_grad_enabled() or not any(entry[0].requires_grad for entry in self.tensors)
 

@@ -3,13 +3,14 @@
 import warnings
 from collections import Counter
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
+from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, where_true
 from rewire.inference.nodes import parameter_reads
 from rewire.nn.coverage import PACKABLE, is_kernel_call, no_kernel_reason
 from rewire.nn.hwcn import HwcnLinear
-from rewire.nn.packed import Packed, pack_shared
+from rewire.nn.packed import Packed, pack_shared, weight_parameter
 from rewire.nn.replace import use_hwcn_module
 
 
@@ -17,7 +18,7 @@ def is_packable(module: nn.Module) -> bool:
     """Whether a module is a dense layer that the sparse kernels cover."""
     if not isinstance(module, PACKABLE) or isinstance(module, Packed):
         return False
-    weight = module._parameters.get("weight")
+    weight = parameters_of(module).get("weight")
     return weight is not None and not no_kernel_reason(module, weight)
 
 
@@ -28,8 +29,8 @@ def packable_layers(model: nn.Module) -> list[nn.Module]:
     another way than the layer does stays dense, with a warning.
     """
     layers = [module for module in model.modules() if is_packable(module)]
-    uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
-    uses_by_layers = Counter(id(layer._parameters["weight"]) for layer in layers)
+    uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
+    uses_by_layers = Counter(id(weight_parameter(layer)) for layer in layers)
     other_reads = _layers_read_otherwise(model) if isinstance(model, fx.GraphModule) else {}
     if other_reads:
         warnings.warn(
@@ -37,8 +38,8 @@ def packable_layers(model: nn.Module) -> list[nn.Module]:
             f"{', '.join(other_reads.values())}",
             stacklevel=4,
         )
-    shared_reads = {id(layer._parameters["weight"]) for layer in other_reads}
-    weights = {layer: id(layer._parameters["weight"]) for layer in layers}
+    shared_reads = {id(weight_parameter(layer)) for layer in other_reads}
+    weights = {layer: id(weight_parameter(layer)) for layer in layers}
     return [
         layer
         for layer, weight in weights.items()
@@ -57,23 +58,16 @@ def _layers_read_otherwise(model: fx.GraphModule) -> dict[nn.Module, str]:
     return found
 
 
-def weight_of(layer: nn.Module) -> Tensor:
-    """The dense weight of a layer."""
-    weight = layer._parameters["weight"]
-    assert weight is not None
-    return weight.detach()
-
-
 def pack_nonzeros(layers: list[nn.Module]) -> None:
     """In place: keep only the non-zero weights of layers. Layers that share a weight are packed only together."""
     by_weight: dict[int, list[nn.Module]] = {}
     for layer in layers:
-        by_weight.setdefault(id(layer._parameters["weight"]), []).append(layer)
+        by_weight.setdefault(id(weight_parameter(layer)), []).append(layer)
     for sharing in by_weight.values():
-        weight = weight_of(sharing[0])
+        weight = weight_parameter(sharing[0]).detach()
         positions = where_true(weight != 0)
         pack_shared(sharing, positions, take(weight, positions))
-        sharing[0]._parameters["weight"].requires_grad_(False)  # type: ignore[union-attr]
+        weight_parameter(sharing[0]).requires_grad_(False)
 
 
 def use_hwcn_modules(model: nn.Module) -> None:

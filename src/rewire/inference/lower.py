@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rewire._torch import parameters_of
 from rewire.inference.functional import SIZE_QUERIES, module_for
 from rewire.inference.nodes import node_relu_limit, only_user
 from rewire.kernels.batch import ops
@@ -249,7 +250,7 @@ LOWERINGS |= {HWCN_MODULES[kind]: lowering for kind, lowering in LOWERINGS.items
 
 def _weights(layer: nn.Module) -> Weights:
     """Geometry, weights and bias of a layer, sparse or dense. Not copied: the program sees changed values."""
-    weight, bias, positions = layer._parameters["weight"], layer._parameters["bias"], None
+    weight, bias, positions = parameters_of(layer)["weight"], parameters_of(layer)["bias"], None
     assert weight is not None
     if isinstance(layer, Packed):
         geometry, positions = layer.geometry, layer.weight_positions

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from rewire._torch import FORWARD_METHODS
 from rewire.kernels.geometry import Geometry, Pair
 
 PACKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -49,8 +50,7 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
     >>> has_own_forward(Renamed)
     False
     """
-    methods = ("forward", "_conv_forward")
-    return any(getattr(kind, name, None) is not getattr(torch_base(kind), name, None) for name in methods)
+    return any(getattr(kind, name, None) is not getattr(torch_base(kind), name, None) for name in FORWARD_METHODS)
 
 
 def _forward_calls_kernel(module: nn.Module) -> bool:

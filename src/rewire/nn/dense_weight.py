@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import without_torch_function
 from rewire.nn.coverage import call_arguments, is_call_of_layer
 
 
@@ -87,7 +88,7 @@ class DenseWeight(Tensor):
         name = _name(func)
         weight = _first_weight((*args, *kwargs.values()))
         if name in _METADATA or weight is None:
-            with torch._C.DisableTorchFunctionSubclass():
+            with without_torch_function():
                 return func(*args, **kwargs)
         if name in _ANSWERS:
             return _ANSWERS[name](weight)

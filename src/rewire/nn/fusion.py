@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
+from rewire._torch import has_hooks
 from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
 from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, HwcnReLU, HwcnReLU6, has_pool_kernel, pool_window
@@ -28,7 +28,7 @@ class HwcnSequential(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Module after module, or group after group."""
-        modules = list(self._modules.values())
+        modules = list(self)
         x, done = input, 0
         while done < len(modules):
             x, count = _run_group(modules[done : done + LONGEST_GROUP], x)
@@ -39,7 +39,7 @@ class HwcnSequential(nn.Sequential):
 def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     """The output of the longest group that begins with the first module, and the number of modules in it."""
     first, following = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or not has_no_hooks(first):
+    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or has_hooks(first):
         return first(x), 1
     if isinstance(first, Packed) and first.calls_own_forward:
         return first(x), 1
@@ -62,7 +62,7 @@ def _run_conv_and_norm(
     covered = (
         batch_norm.affine and batch_norm.num_features == channels and ops.is_fast(conv.weight_values, batch_norm.weight)
     )
-    if not (batched and covered and batch_norm.uses_batch_moments and has_no_hooks(batch_norm)):
+    if not (batched and covered and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
         return conv(x), 1
     moments = x.new_empty(channels), x.new_empty(channels)
     activation = conv.forward_fused(x, conv.relu_limit, moments)
@@ -82,7 +82,7 @@ def _run_norm(
 
 def _is_2x2_max_pool(module: nn.Module, x: Tensor) -> bool:
     """Whether a module takes the maximum of every 2x2 pixels of ``x``, with no row or column left over."""
-    if type(module) is not HwcnMaxPool2d or not has_no_hooks(module) or x.shape[2] % 2 or x.shape[3] % 2:
+    if type(module) is not HwcnMaxPool2d or has_hooks(module) or x.shape[2] % 2 or x.shape[3] % 2:
         return False
     return has_pool_kernel(module) and pool_window(module) == [2, 2, 2, 2, 0, 0]
 
@@ -93,13 +93,7 @@ def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
     >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
     (6.0, -1.0)
     """
-    kind = type(modules[0]) if modules and has_no_hooks(modules[0]) else None
+    kind = type(modules[0]) if modules and not has_hooks(modules[0]) else None
     if kind in (nn.ReLU, HwcnReLU):
         return math.inf
     return 6.0 if kind in (nn.ReLU6, HwcnReLU6) else NO_RELU
-
-
-def has_no_hooks(module: nn.Module) -> bool:
-    """Whether no hook sees the inputs, outputs or gradients of a module, so that it may be fused with others."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not any(hooks) and not _has_any_global_hook()

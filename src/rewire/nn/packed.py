@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rewire._torch import parameters_of, remove_buffer
 from rewire.core.dense_ops import take, where_true, written_out
 from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
@@ -43,7 +44,7 @@ class Packed(nn.Module):
     @property
     def weight_values(self) -> nn.Parameter:
         """The parameter ``weight``: one value for each non-zero."""
-        return self._parameters["weight"]  # type: ignore[return-value]
+        return parameters_of(self)["weight"]  # type: ignore[return-value]
 
     @property
     def weight(self) -> Tensor:
@@ -225,8 +226,7 @@ def pack_module(module: nn.Module, positions: Tensor, values: Tensor, name: str 
     >>> pack_module(layer, torch.tensor([0, 5]), torch.tensor([2.0, 3.0]))(torch.ones(1, 3)).tolist()
     [[2.0, 3.0]]
     """
-    weight = module._parameters["weight"]
-    assert weight is not None
+    weight = weight_parameter(module)
     shape = weight.shape
     if weight.is_meta:  # data cannot move between devices, so the content of the parameter object is exchanged
         torch.utils.swap_tensors(weight, nn.Parameter(values))
@@ -238,7 +238,7 @@ def pack_module(module: nn.Module, positions: Tensor, values: Tensor, name: str 
 def pack_shared(modules: Sequence[nn.Module], positions: Tensor, values: Tensor) -> None:
     """In place: pack layers that share one weight; they go on sharing values and positions."""
     first, *others = modules
-    shape = first._parameters["weight"].shape  # type: ignore[union-attr]
+    shape = weight_parameter(first).shape
     packed = pack_module(first, positions, values)
     for module in others:
         _become_packed(module, shape, packed.weight_positions)
@@ -257,6 +257,13 @@ def _become_packed(module: nn.Module, shape: torch.Size, positions: Tensor, name
     return module
 
 
+def weight_parameter(layer: nn.Module) -> nn.Parameter:
+    """The parameter called ``weight``, dense or packed."""
+    weight = parameters_of(layer)["weight"]
+    assert weight is not None
+    return weight
+
+
 def position_dtype(geometry: Geometry) -> torch.dtype:
     """32-bit integers unless the dense weight has 2^31 elements or more."""
     return torch.int32 if geometry.numel < 2**31 else torch.int64
@@ -271,7 +278,7 @@ def unpack_module(module: Packed) -> None:
     for name in ("dense_shape", "geometry", "extra_padding", "backward_record", "layer_name"):
         delattr(module, name)
     module.__dict__.pop("dense_read_warned", None)
-    del module._buffers[POSITIONS]
+    remove_buffer(module, POSITIONS)
     module.__class__ = module.torch_class  # type: ignore[assignment]
 
 

@@ -24,6 +24,7 @@ class Never:
 class Periodic:
     """Every ``every`` steps up to and including ``until`` (``None``: for ever), the fraction that the curve gives.
 
+    >>> from rewire.parts.density import Constant
     >>> schedule = Periodic(every=2, until=4, fraction=Constant(0.1))
     >>> [schedule(step) for step in range(1, 7)]
     [None, 0.1, None, 0.1, None, None]

@@ -1,4 +1,4 @@
-"""The same network held in another way: dense with zeros in place, dense with masks, or packed."""
+"""Conversions between the ways to store a network: dense with zeros, dense with masks, packed."""
 
 import copy
 
@@ -81,7 +81,7 @@ def pack_masked(model: nn.Module) -> None:
 
 
 def mask_in(module: nn.Module) -> Tensor | None:
-    """Which weights of a layer exist, whoever holds them; ``None`` if it is dense."""
+    """Which weights of a masked or packed layer exist; ``None`` if it is dense."""
     if not isinstance(module, Packed):
         return module._buffers.get(MASK)
     return mask_of(module.weight_positions, module.dense_shape)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rewire.kernels.geometry import Geometry
 
-TILE = 1 << 20  # weights whose gradient is held at once
+TILE = 1 << 20  # weights whose gradient is in memory at once
 
 
 def gradient_tiles(

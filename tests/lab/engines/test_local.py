@@ -87,7 +87,7 @@ from dataclasses import replace
 from pathlib import Path
 from rewire.lab.engines.local import run_all
 from rewire.lab.run import Run
-from rewire.lab.train import Place
+from rewire.lab.training.train import Place
 if __name__ == "__main__":
     runs = [Run(model="mlp", epochs=6, batch_size=64, limit=200, seed=seed) for seed in range(4)]
     def say(run, event):

@@ -136,7 +136,7 @@ import signal, sys
 from pathlib import Path
 from rewire.lab.engines.ray import Resources, run_all
 from rewire.lab.run import Run
-from rewire.lab.train import Place
+from rewire.lab.training.train import Place
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 runs = [Run(model="mlp", epochs=200, batch_size=64, limit=200, seed=seed) for seed in range(3)]
 say = lambda run, event: print(event["kind"], flush=True)

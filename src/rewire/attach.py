@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring
+from rewire.core.method import Method, Rewiring, first_positions
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
@@ -60,7 +60,7 @@ def sparsify(
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     context = Context(seed=seed)
-    active = method.start([one.spec for one in found], _budget(method, found), context)
+    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]

@@ -11,6 +11,7 @@ import torch
 
 from rewire.core.layer import LayerSpec, Signal
 from rewire.core.method import Method
+from rewire.core.score import AnySignal, basic_signals
 from rewire.distributed.group import Traffic, gathered, summed
 from rewire.distributed.topk import DIGITS
 from rewire.parts.allocate import GlobalTop, Proportional
@@ -51,8 +52,8 @@ def rewiring_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = 
     def gather(numbers: int) -> Traffic:
         return Traffic(1, gathered(numbers, ranks))
 
-    def selection(contests: int, lists: int, signal: Signal) -> Traffic:
-        digits = 4 if signal is Signal.MOMENTUM else max(dtype.itemsize, 4)  # averages are float32
+    def selection(contests: int, lists: int, signal: AnySignal) -> Traffic:
+        digits = 4 if Signal.MOMENTUM in basic_signals([signal]) else max(dtype.itemsize, 4)  # averages are float32
         return Traffic(digits, digits * summed(contests * DIGITS, ranks)) + gather(lists)
 
     each = gather(layers)

@@ -22,6 +22,10 @@ from rewire.parts.grow import Mix as Mix
 from rewire.parts.grow import Strongest as Strongest
 from rewire.parts.schedule import Never as Never
 from rewire.parts.schedule import Periodic as Periodic
+from rewire.parts.scores import GradientAverage as GradientAverage
+from rewire.parts.scores import Saliency as Saliency
+from rewire.parts.scores import Score as Score
+from rewire.parts.scores import WeightPlusGradient as WeightPlusGradient
 from rewire.parts.start import STARTS as STARTS
 from rewire.parts.start import Connected as Connected
 from rewire.parts.start import Dense as Dense

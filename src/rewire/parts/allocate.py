@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rewire.core.across_layers import means, strongest
+from rewire.core.across_layers import largest_inactive, mean_magnitudes
 from rewire.core.layer import Context, Layer, Signal
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal, basic_signals
 from rewire.core.topology import Top
 from rewire.core.views import Edited
 from rewire.parts.apportion import apportion
@@ -17,7 +18,7 @@ class InPlace:
     """Every layer gets back what it lost (in proportion to it, while the density falls)."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """Nothing."""
         return frozenset()
 
@@ -46,7 +47,7 @@ class Proportional:
             raise ValueError(f"proportional to 'survivors' or 'momentum', not {self.to!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The momentum, if it decides."""
         return frozenset({Signal.MOMENTUM} if self.to == "momentum" else ())
 
@@ -59,7 +60,7 @@ class Proportional:
         if self.to == "survivors":
             weights = [float(layer.nnz) for layer in after]
         else:
-            weights = means(before, Signal.MOMENTUM, ctx.ranks)
+            weights = mean_magnitudes(before, Signal.MOMENTUM, ctx.ranks)
         return apportion(n, weights, [layer.room for layer in after])
 
 
@@ -71,7 +72,7 @@ class GlobalTop:
     ``scale="layer"`` divides a layer's signal by its mean magnitude over the active weights first, for ablation.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     scale: Literal["raw", "layer"] = "raw"
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class GlobalTop:
             raise ValueError(f"scale must be 'raw' or 'layer', not {self.scale!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
@@ -89,12 +90,14 @@ class GlobalTop:
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
         """What must be captured before a step that ranks gradients."""
-        return self.rank(layers, layers, n, ctx) if self.signal is Signal.GRAD else None
+        return self.rank(layers, layers, n, ctx) if Signal.GRAD in basic_signals([self.signal]) else None
 
     def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
         """The ``n`` strongest candidates, layer by layer."""
-        scales = [mean or 1.0 for mean in means(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
-        return strongest(after, self.signal, n, scales, ctx.ranks)
+        scales = (
+            [mean or 1.0 for mean in mean_magnitudes(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
+        )
+        return largest_inactive(after, self.signal, n, scales, ctx.ranks)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
         """Count each layer's share of the strongest."""

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Context, Layer, Signal, spare
+from rewire.core.layer import Context, Layer, Signal, droppable
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal
 from rewire.core.topology import Top
 from rewire.parts.apportion import apportion
 
@@ -20,7 +21,7 @@ class Lowest:
     ``scope="layer"``: the same fraction of every layer's active weights. ``scope="network"``: wherever they are.
     """
 
-    score: Signal = Signal.WEIGHT
+    score: AnySignal = Signal.WEIGHT
     scope: Literal["layer", "network"] = "layer"
     exact: ClassVar[bool] = True
 
@@ -29,21 +30,21 @@ class Lowest:
             raise ValueError(f"scope must be 'layer' or 'network', not {self.scope!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The score."""
         return frozenset({self.score})
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """Exact per layer; network-wide, all n may lie in one layer."""
         if self.scope == "network":
-            return [min(n, spare(layer)) for layer in layers]
+            return [min(n, droppable(layer)) for layer in layers]
         active = [0 if layer.frozen else layer.nnz for layer in layers]
-        return apportion(n, active, [spare(layer) for layer in layers])
+        return apportion(n, active, [droppable(layer) for layer in layers])
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Rank each layer; network-wide, merge the rankings."""
         scored = [Top(-layer.read(self.score).abs(), layer.active()) for layer in layers]
-        lowest = ctx.ranks.best(scored, self.most(layers, n))
+        lowest = ctx.ranks.largest(scored, self.most(layers, n))
         return [one.positions for one in (ctx.ranks.merge(lowest, n) if self.scope == "network" else lowest)]
 
 
@@ -60,13 +61,13 @@ class BelowThreshold:
     exact: ClassVar[bool] = False
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The weights."""
         return frozenset({Signal.WEIGHT})
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """Any number may lie below the threshold."""
-        return [spare(layer) for layer in layers]
+        return [droppable(layer) for layer in layers]
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Drop, then adapt the threshold for the next time."""
@@ -88,13 +89,13 @@ class SignFlipped:
     exact: ClassVar[bool] = False
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The weights, and their signs before the update."""
         return frozenset({Signal.WEIGHT, Signal.SIGN})
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """Any number may flip."""
-        return [spare(layer) for layer in layers]
+        return [droppable(layer) for layer in layers]
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Compare the signs before and after; a weight that arrives at exactly zero has not flipped yet."""
@@ -111,6 +112,6 @@ def _sparing_one(layers: Sequence[Layer], chosen: Sequence[Tensor], ctx: Context
     ]
     if any(emptied):
         sizes = [Top(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
-        stay = ctx.ranks.best(sizes, [int(one) for one in emptied])
+        stay = ctx.ranks.largest(sizes, [int(one) for one in emptied])
         dropped = [drop[~torch.isin(drop, one.positions)] for drop, one in zip(dropped, stay, strict=True)]
     return dropped

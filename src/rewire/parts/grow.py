@@ -10,6 +10,7 @@ from rewire._lookup import choose
 from rewire.core.layer import Context, Signal
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal
 from rewire.core.topology import distinct, insert, nth_inactive
 from rewire.core.views import Edited
 
@@ -19,7 +20,7 @@ class AtRandom:
     """Uniformly at random (SET)."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """Nothing."""
         return frozenset()
 
@@ -35,7 +36,7 @@ class Mix:
     The odd one goes to the signal. Zeros never count as strong: what the signal cannot fill is grown at random.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -43,7 +44,7 @@ class Mix:
             raise ValueError(f"the share grown by signal must lie in [0, 1], not {self.share!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
@@ -56,10 +57,10 @@ class Mix:
 class Strongest:
     """The largest ``|signal|`` (RigL by gradient, SNFS by momentum); at random where there is none."""
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
@@ -76,10 +77,10 @@ def growth(given: str | Grow) -> Grow:
     return given if callable(given) else choose("growth", given, GROWTHS)
 
 
-def _strongest_then_random(layer: Edited, signal: Signal, strong: int, k: int, ctx: Context) -> Tensor:
+def _strongest_then_random(layer: Edited, signal: AnySignal, strong: int, k: int, ctx: Context) -> Tensor:
     if k == 0:
         return layer.drop[:0]
-    (found,) = ctx.ranks.best([layer.top_inactive(signal, strong)], [strong])
+    (found,) = ctx.ranks.largest([layer.top_inactive(signal, strong)], [strong])
     chosen, (count,) = found.positions, total(ctx.ranks, [len(found)])
     if count == k:
         return chosen

@@ -30,6 +30,7 @@ VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
             }
         },
     ),
+    "the largest weights": ("ggr", {"start": "magnitude-network"}),
     "a chosen average": ("snfs", {"parts": {"grow": SLOW, "allocate": rewire.parts.GlobalTop(SLOW.signal)}}),
     "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=9.0)}}),
 }

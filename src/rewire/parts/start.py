@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire._lookup import choose
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule, Start
 from rewire.core.topology import sample_inactive
 from rewire.parts.apportion import apportion
+from rewire.parts.start_from_weights import Given, Magnitude, Nonzero
 
 
 @dataclass(frozen=True)
@@ -150,15 +151,28 @@ uniform, erdos_renyi, erdos_renyi_kernel, dense, explicit = (
     Explicit,
 )
 RULES: dict[str, Rule] = {"uniform": uniform, "er": erdos_renyi, "erk": erdos_renyi_kernel, "dense": dense}
-STARTS: dict[str, Start] = {name: Scattered(rule) for name, rule in RULES.items()} | {
-    f"connected-{name}": Connected(rule) for name, rule in RULES.items() if name != "dense"
+_SPARSE_RULES = {name: rule for name, rule in RULES.items() if name != "dense"}
+STARTS: dict[str, Start] = {
+    **{name: Scattered(rule) for name, rule in RULES.items()},
+    **{f"connected-{name}": Connected(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude": Magnitude(erdos_renyi_kernel),
+    **{f"magnitude-{name}": Magnitude(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude-network": Magnitude(),
+    "nonzero": Nonzero(),
 }
+AnyStart = str | Mapping[str, float] | Mapping[str, Tensor] | nn.Module | Start
 
 
-def start_from(given: "str | Mapping[str, float] | Start") -> Start:
-    """A start by its name (``erk``, ``connected-uniform``, ...), by densities per layer, or the part itself."""
+def start_from(given: AnyStart) -> Start:
+    """A start by its name (``erk``, ``magnitude``, ...), or the part itself.
+
+    Also from a dictionary by layer name, with densities, bool masks or positions as values, and from another model.
+    """
+    if isinstance(given, nn.Module):
+        return Given(given)
     if isinstance(given, Mapping):
-        return Scattered(Explicit(given))
+        by_topology = any(isinstance(value, Tensor) and value.dim() > 0 for value in given.values())
+        return Given(given) if by_topology else Scattered(Explicit(given))
     return given if callable(given) else choose("start", given, STARTS)
 
 

@@ -6,7 +6,7 @@ from tests.fakes import ListLayer, _
 from torch import nn
 
 import rewire
-from rewire.core.dense_ops import top_where_off
+from rewire.core.dense_ops import top_where_inactive
 from rewire.core.layer import Context, Signal
 from rewire.core.views import Edited
 from rewire.parts import Strongest
@@ -34,7 +34,7 @@ def test_the_top_of_a_transposed_tensor_with_more_rows_than_a_tile_has_elements(
     dense = torch.randn(columns, rows, generator=generator).t()
     mask = (torch.rand(columns, rows, generator=generator) < 0.2).t()
     assert columns == 1 or not dense.is_contiguous()
-    top = top_where_off(dense, mask, 500)
+    top = top_where_inactive(dense, mask, 500)
     magnitudes = torch.where(mask, 0.0, dense.abs()).flatten()
     assert top.positions.tolist() == sorted(magnitudes.topk(500).indices.tolist())
     assert torch.equal(top.values, magnitudes[top.positions])

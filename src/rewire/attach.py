@@ -16,7 +16,7 @@ from rewire.model.select import Found, Pattern, endpoints, find_layers, units, u
 from rewire.model.state_names import MASK, POSITIONS
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
-from rewire.stores.optimizer_state import refuse_foreign, unwrap_optimizer
+from rewire.stores.optimizer_state import refuse_untrained, unwrap_optimizer
 from rewire.stores.packed import PackedStore
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
@@ -111,7 +111,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         )
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    refuse_foreign(optimizer, {one.spec.name: one.parameter for one in found})
+    refuse_untrained(optimizer, {one.spec.name: one.parameter for one in found})
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:

@@ -26,7 +26,7 @@ class Signal(Enum):
 
 
 class Layer(Protocol):
-    """Read-only view of one sparse weight: counts of the whole of it, positions and values of what is held here."""
+    """Read-only view of one sparse weight: counts of the whole weight, positions and values of this process's shard."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +71,7 @@ class LayerSpec:
 
 @dataclass
 class Context:
-    """What a rewiring knows besides the layers: the step, the seed, the method's memory and who else takes part."""
+    """What a rewiring knows besides the layers: the step, the seed, the method's memory and the other ranks."""
 
     step: int = 0
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Integer maths on flat positions: the one divider, the one top-k, the one sampler.
+"""Integer maths on flat positions: the top-k with its rule for ties, merging, sampling without replacement.
 
 Nothing here knows about layers, stores or methods. Positions are ``int64`` indices into a flattened weight.
 """

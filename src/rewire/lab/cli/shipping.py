@@ -8,14 +8,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from rewire.io.csr import compress
-from rewire.io.export import compare_outputs, load_sparse, save_csr, save_dense, save_onnx, save_sparse
+from rewire.io import load_sparse, save_csr, save_dense, save_onnx, save_sparse
+from rewire.io.compare import compare_outputs
 from rewire.io.files import write_checked
+from rewire.io.sparse_file import sparse_dictionary
 from rewire.lab.cli import arguments as cli
 from rewire.lab.training.network import read_network
-from rewire.model.resize import sizes
 from rewire.shrinking.shrink import shrink_with_report
-from rewire.stores.convert import to_masked
 
 console = Console()
 
@@ -51,11 +50,8 @@ def shrink(command: "cli.Shrink", words: str) -> None:
 
 
 def _save_pt(model: nn.Module, packed: bool, path: Path) -> None:
-    """For ``torch.load(path, weights_only=True)``: the state, compressed or not, and what modules remember."""
-    state, shapes = to_masked(model).state_dict(), dict[str, list[int]]()
-    if packed:
-        state, shapes = compress(state)
-    torch.save({"model": state, "shapes": shapes, "sizes": sizes(model)}, path)
+    """A file for ``torch.load(path, weights_only=True)``; ``rewire.load_sparse`` takes what that returns."""
+    torch.save(sparse_dictionary(model, compressed=packed), path)
 
 
 def export(command: "cli.Export", words: str) -> None:

@@ -152,7 +152,7 @@ uniform, erdos_renyi, erdos_renyi_kernel, dense, explicit = (
     Dense(),
     Explicit,
 )
-RULES: dict[str, Rule] = {"uniform": uniform, "er": erdos_renyi, "erk": erdos_renyi_kernel, "dense": dense}
+RULES: dict[str, Rule] = {"erk": erdos_renyi_kernel, "uniform": uniform, "er": erdos_renyi, "dense": dense}
 _SPARSE_RULES = {name: rule for name, rule in RULES.items() if name != "dense"}
 STARTS: dict[str, Start] = {
     **{name: Scattered(rule) for name, rule in RULES.items()},
@@ -163,6 +163,19 @@ STARTS: dict[str, Start] = {
     "nonzero": Nonzero(),
 }
 AnyStart = str | Mapping[str, float] | Mapping[str, Tensor] | nn.Module | Start
+
+
+_LABELS = {"erk": "ERK", "uniform": "uni", "er": "ER"}
+
+
+def start_label(name: str) -> str:
+    """What tables call a start.
+
+    >>> start_label("erk"), start_label("connected-uniform")
+    ('ERK', 'conn. uni')
+    """
+    rule = name.removeprefix("connected-")
+    return ("conn. " if rule != name else "") + _LABELS.get(rule, rule)
 
 
 def start_from(description: AnyStart) -> Start:

@@ -2,19 +2,21 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 
 from rewire._lookup import choose
+from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring
+from rewire.core.method import Method, Rewiring, first_positions
+from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
-from rewire.model.select import Found, Patterns, candidates, endpoints, find_layers, matching, units, unwrap
+from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
@@ -43,8 +45,10 @@ def sparsify(
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
-    ``keep_masked``: name globs or module types; the packed store keeps these layers masked, for models whose own code
-    reads their weight. Which layers those are, and why, is in ``rewirer.store.notes`` and in the printed table.
+    ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
+    and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.
+    The method's start says which weights exist at first. The default of most methods is random: of a network that is
+    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
     >>> model = nn.Linear(4, 5, bias=False)
@@ -58,22 +62,41 @@ def sparsify(
     _refuse_what_a_store_lacks(kind, method, optimizer)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    found = _marked(model, found, keep_masked)
+    masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(found, optimizer := unwrap_optimizer(optimizer))
     peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed)
-    active = method.start([one.spec for one in found], _budget(method, found), context)
+    context = Context(seed=seed, model=model, weights=_Weights(found))
+    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
-    held = kind(model, found, active, drawn, optimizer, peers.ranks)
+    held = kind(model, found, active, drawn, optimizer, peers.ranks, masked)
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
+
+
+class _Weights(Sequence[Tensor]):
+    """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [whole(one.parameter.detach()) for one in self._found[index]]
+        return whole(self._found[index].parameter.detach())
 
 
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
@@ -105,7 +128,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
     for one in found:
         if not is_sparse(one.module):
             continue
-        how = "is packed" if POSITIONS in one.module._buffers else "has a mask"
+        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
         raise ValueError(
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
@@ -118,16 +141,6 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
     refuse_untrained(optimizer, {one.spec.name: one.parameter for one in found})
-
-
-def _marked(model: nn.Module, found: Sequence[Found], keep_masked: Patterns | None) -> list[Found]:
-    """The layers, with a note on those that the packed store is to keep masked."""
-    if keep_masked is None:
-        return list(found)
-    parameters = {id(one.parameter) for one in found}
-    known = [one for one in candidates(model) if id(one.parameter) in parameters]
-    kept = {id(one.parameter) for one in matching("keep_masked", keep_masked, known)}
-    return [replace(one, keep_masked=id(one.parameter) in kept) for one in found]
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:
@@ -152,7 +165,7 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
     if init is None and not one.parameter.is_meta:
         return None
     bound: Tensor | float = one.spec.matrix[1:].numel() ** -0.5
-    if one.parameter.is_meta and (bias := one.module._parameters.get("bias")) is not None:
+    if one.parameter.is_meta and (bias := parameters_of(one.module).get("bias")) is not None:
         uniform = torch.rand(bias.shape, generator=context.generator("bias", index), dtype=bias.dtype)
         torch.utils.swap_tensors(bias, nn.Parameter((2 * uniform - 1) * bound))
     if init == "fan_in":
@@ -166,7 +179,7 @@ def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tens
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
     weights = {id(one.parameter): (one.spec, positions) for one, positions in zip(found, active, strict=True)}
     modules = [module for module in model.modules() if is_conv_or_linear(module)]
-    wiring = {m: weights[id(w)] for m in modules if id(w := m._parameters.get("weight")) in weights}
+    wiring = {m: weights[id(w)] for m in modules if id(w := parameters_of(m).get("weight")) in weights}
     cut = cut_layers(model, wiring)
     if cut:
         warnings.warn(

@@ -11,8 +11,9 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
+from rewire._torch import CONVOLUTION, parameters_of
 from rewire.model.layouts import Dimensions, Dims, Layout, layout_of
 
 Layouts = dict[str, Layout]  # by the name of the parameter
@@ -64,14 +65,14 @@ def weights_of(module: nn.Module) -> Layouts:
         elif not layouts:
             layouts |= _by_name(kind, module)
         for name, dimensions in _registered.get(kind, {}).items():
-            parameter = module._parameters.get(name)
+            parameter = parameters_of(module).get(name)
             layouts[name] = _COMPUTED if parameter is None else _registered_layout(module, name, parameter, dimensions)
     return layouts
 
 
 def is_conv_or_linear(module: nn.Module) -> bool:
     """Whether a module computes with one weight called ``weight`` and nothing else, as these torch types do."""
-    return isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
+    return isinstance(module, (nn.Linear, CONVOLUTION))
 
 
 _COMPUTED = Layout(torch.Size())  # of a parameter that is not there
@@ -79,7 +80,7 @@ _COMPUTED = Layout(torch.Size())  # of a parameter that is not there
 
 def _registered_layout(module: nn.Module, name: str, parameter: Tensor, dimensions: Dimensions) -> Layout:
     shape = _shape(module, parameter)
-    if not isinstance(parameter, UninitializedParameter) and len(shape) < dimensions.count:
+    if not is_lazy(parameter) and len(shape) < dimensions.count:
         raise ValueError(
             f"{type(module).__name__}.{name} has shape {tuple(shape)}, but was registered with "
             f"inputs={dimensions.inputs}, outputs={dimensions.outputs}, stack={dimensions.stack}"
@@ -88,21 +89,21 @@ def _registered_layout(module: nn.Module, name: str, parameter: Tensor, dimensio
 
 
 def _shape(module: nn.Module, parameter: Tensor) -> torch.Size:
-    if isinstance(parameter, UninitializedParameter):
+    if is_lazy(parameter):
         return torch.Size()  # of a lazy module, which sparsify refuses
     return torch.Size(getattr(module, "dense_shape", parameter.shape))  # a packed weight is a list of values
 
 
 def _linear(module: nn.Module) -> Layouts:
-    weight = module._parameters.get("weight")
+    weight = parameters_of(module).get("weight")
     return {"weight": _COMPUTED if weight is None else Layout(_shape(module, weight))}
 
 
 def _convolution(module: nn.Module) -> Layouts:
-    weight = module._parameters.get("weight")
+    weight = parameters_of(module).get("weight")
     if weight is None:
         return {"weight": _COMPUTED}
-    assert isinstance(module, nn.modules.conv._ConvNd)
+    assert isinstance(module, CONVOLUTION)
     return {"weight": Layout(_shape(module, weight), module.groups, module.transposed)}
 
 
@@ -122,7 +123,7 @@ def _bilinear(module: nn.Module) -> Layouts:
 
 _BUILT_IN: dict[type, Callable[[nn.Module], Layouts]] = {
     nn.Linear: _linear,
-    nn.modules.conv._ConvNd: _convolution,
+    CONVOLUTION: _convolution,
     nn.MultiheadAttention: _attention,
     nn.Bilinear: _bilinear,
     nn.modules.rnn.RNNBase: _recurrent,
@@ -136,7 +137,7 @@ def _matching(
     """The parameters of these names with at least the dimensions that are spoken of; biases have fewer."""
     return {
         name: layout_of(parameter.shape, dimensions, on_request=on_request)
-        for name, parameter in module._parameters.items()
+        for name, parameter in parameters_of(module).items()
         if parameter is not None
         and len(_shape(module, parameter)) >= dimensions.count
         and any(fnmatchcase(name, glob) for glob in globs)
@@ -161,13 +162,13 @@ def _experts(module: nn.Module) -> Layouts:
 def _dbrx(module: nn.Module) -> Layouts:
     """The matrices of all experts below each other, without a dimension of their own."""
     experts = int(module.moe_num_experts)  # type: ignore[arg-type]
-    shapes = {name: one.shape for name, one in module._parameters.items() if one is not None}
+    shapes = {name: one.shape for name, one in parameters_of(module).items() if one is not None}
     return {n: Layout(shapes[n], experts, n == "w2", experts) for n in ("w1", "v1", "w2") if n in shapes}
 
 
 def _conditional(module: nn.Module) -> Layouts:
     """CondConv2d of timm: a flattened convolution weight in each row, which are mixed for each example."""
-    weight, kernel = module._parameters.get("weight"), getattr(module, "weight_shape", None)
+    weight, kernel = parameters_of(module).get("weight"), getattr(module, "weight_shape", None)
     experts, groups = getattr(module, "num_experts", 0), getattr(module, "groups", 1)
     if weight is None or kernel is None or weight.shape != (experts, math.prod(kernel)):
         return {}
@@ -213,7 +214,7 @@ _NAMED: tuple[tuple[str, str, Callable[[nn.Module], Layouts]], ...] = (
 
 def _has_nf(module: nn.Module) -> bool:
     """GPT-2's ``Conv1D`` has the number of its outputs in ``nf``; convolutions of other packages do not."""
-    weight = module._parameters.get("weight")
+    weight = parameters_of(module).get("weight")
     return weight is not None and weight.dim() == 2 and getattr(module, "nf", None) == weight.shape[1]
 
 

@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from rewire._torch import CHANNEL_NORM, children_of, parameters_of
 from rewire.core.layer import LayerSpec
 from rewire.model.kinds import weights_of
 from rewire.model.layouts import Layout
@@ -26,7 +27,7 @@ _ADDED = re.compile(
     r"(embed(ding)?s?|emb|tokens?|bias(es)?(_table)?|latents|prompts?|probe|quer(y|ies))$"
     r"|^bias_|^emb_|(^|_)(rel_?)?pos(ition(al)?)?_(emb\w*|enc\w*|[hw])$"
 )
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, CHANNEL_NORM)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Found:
     module: nn.Module
     parameter: nn.Parameter
     attribute: str = "weight"
-    keep_masked: bool = False  # whether the packed store must leave it to the masked one
 
     @property
     def mask_name(self) -> str:
@@ -58,7 +58,7 @@ class Candidate:
     @property
     def parameter(self) -> nn.Parameter | None:
         """The parameter; ``None`` if a parametrization computes it."""
-        return self.module._parameters.get(self.attribute)
+        return parameters_of(self.module).get(self.attribute)
 
     def matches(self, pattern: Pattern) -> bool:
         """Whether a glob names the layer, its module or its parameter; or whether its module is of a type."""
@@ -72,7 +72,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside ``torch.compile`` and data-parallel wrappers, so that names stay what they were."""
     for wrapper in _WRAPPERS:
         kinds = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        inner = model._modules.get(wrapper)
+        inner = children_of(model).get(wrapper)
         if inner is not None and (wrapper == "_orig_mod" or isinstance(model, kinds)):
             return unwrap(inner)
     return model
@@ -137,8 +137,8 @@ def _listed(left_out: Mapping[str, str]) -> str:
 
 def _refuse_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
-        for attribute, parameter in module._parameters.items():
-            if isinstance(parameter, UninitializedParameter):
+        for attribute, parameter in parameters_of(module).items():
+            if is_lazy(parameter):
                 name = _layer_name(path, attribute)
                 raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
 
@@ -186,7 +186,7 @@ def _unknown(model: nn.Module, known: set[int], layers: Sequence[Candidate]) -> 
 def _own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
     seen: set[int] = set()
     for path, module in model.named_modules():
-        for attribute, parameter in module._parameters.items():
+        for attribute, parameter in parameters_of(module).items():
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield path, module, attribute, parameter
@@ -212,6 +212,11 @@ def matching(argument: str, patterns: Patterns, known: Sequence[Candidate]) -> s
             raise ValueError(f"{argument}={shown!r} matches no layer; the layers are {names}")
         chosen |= hits
     return chosen
+
+
+def names_matching(argument: str, patterns: Patterns, model: nn.Module) -> set[str]:
+    """The names of the layers that match; ``argument``: what to name in the error if a pattern matches none."""
+    return {one.name for one in matching(argument, patterns, candidates(model))}
 
 
 def units(spec: LayerSpec) -> tuple[int, int]:

@@ -11,9 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-MASK_SUFFIX = "_mask"  # follows the name of a weight
-MASK = "weight" + MASK_SUFFIX
-POSITIONS = "weight_positions"
+from rewire._torch import buffers_of, parameters_of
+from rewire.core.state_names import MASK as MASK
+from rewire.core.state_names import MASK_SUFFIX as MASK_SUFFIX
+from rewire.core.state_names import POSITIONS as POSITIONS
 
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
@@ -39,13 +40,14 @@ def masks_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def masks_of(module: nn.Module) -> dict[str, Tensor]:
     """The masks of a module's own parameters, by the names of the parameters."""
-    held = {n: t for n, t in (module._parameters | module._buffers).items() if t is not None}
-    return {name: mask for name, mask in masks_in(held).items() if name in module._parameters}
+    parameters, buffers = parameters_of(module), buffers_of(module)
+    tensors = {name: tensor for name, tensor in (parameters | buffers).items() if tensor is not None}
+    return {name: mask for name, mask in masks_in(tensors).items() if name in parameters}
 
 
 def is_sparse(module: nn.Module) -> bool:
     """Whether a module has a masked weight, or a packed one."""
-    return POSITIONS in module._buffers or bool(masks_of(module))
+    return POSITIONS in buffers_of(module) or bool(masks_of(module))
 
 
 def holds_topology(state: Mapping[str, Tensor]) -> bool:

@@ -26,7 +26,8 @@ def table(store: Store, method: Method, step: int, left_out: Mapping[str, str], 
     notes = [f"not sparse: {name} ({reason})" for name, reason in left_out.items()]
     notes += [f"masked: {name} ({reason})" for name, reason in store.notes.items()]
     notes += [f"fixed: {one.name} (frozen or replaced after sparsify)" for one in layers if one.frozen]
-    head = f"step {step}, store {store.name}, drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
+    head = f"step {step}, store {store.name}, start {method.start}, "
+    head += f"drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
     dense = (
         f"density {nnz / total:.2f} of the sparse layers, {(nnz + other) / (total + other):.2f} of all parameters: "
         f"{other / (total + other):.0%} of them stay dense"

@@ -7,11 +7,13 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from rewire.core.dense_ops import mask_of, take, where_true, written_out
+from rewire._torch import parameters_of
+from rewire.core.dense_ops import mask_of, take, where_true
 from rewire.model.select import unwrap
 from rewire.model.state_names import MASK, masks_of
-from rewire.nn.hwcn import keep_innermost, leave_innermost
-from rewire.nn.packed import Packed, pack_module, uncovered, unpack_module
+from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.packed import Packed, pack_module, unpack_module
+from rewire.nn.replace import restore_torch_module, use_hwcn_module
 from rewire.stores.masked import release
 
 
@@ -23,7 +25,7 @@ def to_dense(model: nn.Module) -> nn.Module:
     >>> model = nn.Linear(4, 5)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.5), store="packed")
-    >>> model.weight.shape, to_dense(model).weight.shape
+    >>> model.weight_values.shape, to_dense(model).weight.shape
     (torch.Size([10]), torch.Size([5, 4]))
     """
     plain = copied(unwrap(model))
@@ -71,30 +73,33 @@ def unpack(model: nn.Module) -> None:
     """In place: packed layers become dense ones with a mask, and batch norm and pooling torch's own."""
     for module in model.modules():
         if isinstance(module, Packed):
-            if module.limit >= 0:
+            if module.relu_limit >= 0:
                 raise ValueError(
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"
                 )
             mask = mask_in(module, "weight")
-            unpack_module(module, written_out(module.weight.detach(), module.weight_positions, module.dense_shape))
+            unpack_module(module)
             module.register_buffer(MASK, mask)
         else:
-            leave_innermost(module)
+            restore_torch_module(module)
 
 
 @torch.no_grad()
 def pack_masked(model: nn.Module, only: Collection[nn.Module] | None = None) -> None:
-    """In place, the other way round; a layer without a kernel, or whose weight is shared, stays masked."""
-    uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
-    for module in model.modules():
-        weight, mask = module._parameters.get("weight"), masks_of(module).get("weight")
+    """In place, the other way round; a layer without a kernel, or whose weight is shared, stays masked.
+
+    ``only``: the modules to pack; without it, all that can be.
+    """
+    uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
+    for name, module in model.named_modules():
+        weight, mask = parameters_of(module).get("weight"), masks_of(module).get("weight")
         if weight is None or mask is None:
-            keep_innermost(module)
-        elif uses[id(weight)] == 1 and not uncovered(module, weight) and (only is None or module in only):
+            use_hwcn_module(module)
+        elif uses[id(weight)] == 1 and not no_kernel_reason(module, weight) and (only is None or module in only):
             release(module)
             active = where_true(mask)
-            pack_module(module, active, take(weight.detach(), active))
+            pack_module(module, active, take(weight.detach(), active), name)
 
 
 def mask_in(module: nn.Module, parameter: str) -> Tensor | None:

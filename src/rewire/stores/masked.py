@@ -5,7 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
@@ -44,13 +45,18 @@ class MaskedStore:
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked`` is for other stores: here all layers are masked.
+        """
         self.optimizer = optimizer
         self.notes: dict[str, str] = {}
         self.ranks = ranks
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
+        self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
@@ -82,20 +88,21 @@ class MaskedStore:
 
         return clear
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
+        self._decay = decay
         for layer in self.layers:
             layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
 
     @torch.no_grad()
-    def before_step(self, decay: float = 0.9) -> None:
+    def before_step(self) -> None:
         """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
             _convert_loaded_state(self.optimizer, layer)
         self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
-                layer.update_average(decay, getattr(self.optimizer, "grad_scale", None))
+                layer.update_average(self._decay, getattr(self.optimizer, "grad_scale", None))
         self.clear_inactive_grads()
 
     @torch.no_grad()

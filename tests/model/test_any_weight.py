@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from rewire.io.export import save_dense, to_csr
+from rewire.io import save_dense, to_csr
 from tests.model.test_kinds import Conv1D, Experts, _own_registry  # noqa: F401
 from torch import nn
 
@@ -165,12 +165,12 @@ def test_layers_are_kept_masked_by_pattern_or_type(tmp_path):
     with pytest.raises(ValueError, match="keep_masked='9' matches no layer; the layers are 0, 1, 2, 3"):
         rewire.sparsify(model, optimizer, method, store="packed", keep_masked="9")
     rewirer = rewire.sparsify(model, optimizer, method, store="packed", keep_masked=["0", nn.Conv2d])
-    assert rewirer.store.notes == {"0": "keep_masked names it", "1": "keep_masked names it"}
+    assert rewirer.store.notes == {"0": "kept masked", "1": "kept masked"}
     assert [layer.parameter.dim() for layer in rewirer.layers] == [2, 4, 1, 1]
-    assert "masked: 0 (keep_masked names it)" in str(rewirer)
+    assert "masked: 0 (kept masked)" in str(rewirer)
     rewire.save_sparse(model, tmp_path / "file.safetensors")
     rewire.load_sparse(tmp_path / "file.safetensors", model)  # a packed model stays as it is packed
-    assert [module.weight.dim() for module in model] == [2, 4, 1, 1]
+    assert [module._parameters["weight"].dim() for module in model] == [2, 4, 1, 1]
 
 
 def test_densities_and_uses_of_every_layer():

@@ -1,6 +1,7 @@
 """What is tried with every model of the zoo: each ability is exact, or refused by a sentence that names the layer."""
 
 import copy
+import logging
 import re
 import tempfile
 import warnings
@@ -239,7 +240,11 @@ def quiet() -> Iterator[None]:
     """Without the warnings and logs of other packages, and of ours about tracing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def outcome(entry: Entry, ability: str) -> Outcome:
@@ -257,7 +262,7 @@ def outcome(entry: Entry, ability: str) -> Outcome:
 
 def _names_a_layer(entry: Entry, error: Exception, sentence: str) -> bool:
     """Whether a message is Rewire's own and says where: the name of a module, or the type of the model."""
-    if not isinstance(error, (ValueError, TypeError)):
+    if "shapes cannot be multiplied" in sentence or not isinstance(error, (ValueError, TypeError, RuntimeError)):
         return False
     model = entry.build()
     names = [name for name, _ in model.named_modules() if name] + [type(model).__name__]

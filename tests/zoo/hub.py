@@ -83,7 +83,8 @@ def _entry(name: str, row: dict[str, Any], preset: dict[str, Any]) -> Entry:
 
         torch.manual_seed(0)
         config = getattr(transformers, row["config"])(**(NO_DROPOUT | preset | row.get("sizes", {})))
-        return FirstOutput(getattr(transformers, name)(config), tuple(row["arguments"])).double()
+        kind = type(name, (FirstOutput,), {})  # so that messages name the model
+        return kind(getattr(transformers, name)(config), tuple(row["arguments"])).double()
 
     def inputs() -> tuple[torch.Tensor, ...]:
         kinds = [kind.split() for kind in row["arguments"].values()]

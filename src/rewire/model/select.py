@@ -137,10 +137,10 @@ def _listed(left_out: Mapping[str, str]) -> str:
 
 def _refuse_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
-        for attribute, parameter in parameters_of(module).items():
-            if is_lazy(parameter):
-                name = _layer_name(path, attribute)
-                raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
+        lazy = [attribute for attribute, one in parameters_of(module).items() if one is not None and is_lazy(one)]
+        if lazy:
+            name = _layer_name(path, lazy[0])
+            raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
 
 
 def _embeddings(model: nn.Module) -> dict[int, str]:

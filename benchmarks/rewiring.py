@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, extra_memory, in_own_process, interleaved
-from rewire.core.across_layers import strongest
+from rewire.core.across_layers import largest_inactive
 from rewire.core.layer import Signal
 from rewire.lab import models
 from rewire.rewirer.rewirer import Rewirer
@@ -47,7 +47,7 @@ def _grad(parameter: Tensor) -> Tensor:
 def flat_positions(rewirer: Rewirer) -> Tensor:
     """The strongest positions as indices into all layers joined."""
     offset, positions = 0, []
-    for layer, top in zip(rewirer.layers, strongest(rewirer.layers, Signal.GRAD, K), strict=True):
+    for layer, top in zip(rewirer.layers, largest_inactive(rewirer.layers, Signal.GRAD, K), strict=True):
         positions.append(top.positions + offset)
         offset += layer.shape.numel()
     return torch.cat(positions)
@@ -61,7 +61,7 @@ def ranking() -> list[Row]:
     layers = rewirer.layers
     median = interleaved(
         {
-            "streaming": lambda: strongest(layers, Signal.GRAD, K),
+            "streaming": lambda: largest_inactive(layers, Signal.GRAD, K),
             "cat+topk": lambda: concatenated(rewirer, sort=False),
             "cat+sort": lambda: concatenated(rewirer, sort=True),
             "reading": lambda: [_grad(layer.parameter).sum() for layer in layers],
@@ -95,8 +95,8 @@ def memory_share() -> float:
     model, _optimizer, rewirer = network(every=1)
     true_gradients(model)
     layers = rewirer.layers
-    strongest(layers, Signal.GRAD, K)  # the first call loads code
-    peak = max(extra_memory(lambda: strongest(layers, Signal.GRAD, K)) for _ in range(5))
+    largest_inactive(layers, Signal.GRAD, K)  # the first call loads code
+    peak = max(extra_memory(lambda: largest_inactive(layers, Signal.GRAD, K)) for _ in range(5))
     return peak / sum(4 * layer.shape.numel() for layer in layers)
 
 

@@ -6,7 +6,7 @@ from tests.fakes import ListLayer, _
 from torch import nn
 
 import rewire
-from rewire.core.dense_ops import top_where_off
+from rewire.core.dense_ops import top_where_inactive
 from rewire.core.layer import Context, Signal
 from rewire.core.views import Edited
 from rewire.parts import Strongest
@@ -33,7 +33,7 @@ def test_the_top_of_a_transposed_tensor_with_a_side_longer_than_a_tile(shape):
     dense = torch.randn(shape, generator=generator).transpose(0, 1)
     mask = (torch.rand(shape, generator=generator) < 0.2).transpose(0, 1)
     assert not dense.is_contiguous()
-    top = top_where_off(dense, mask, 500)
+    top = top_where_inactive(dense, mask, 500)
     magnitudes = torch.where(mask, 0.0, dense.abs()).flatten()
     assert top.positions.tolist() == sorted(magnitudes.topk(500).indices.tolist())
     assert torch.equal(top.values, magnitudes[top.positions])

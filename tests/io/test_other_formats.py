@@ -22,6 +22,14 @@ def test_dense_files_are_plain_state(tmp_path):
     assert torch.equal(model(X), other(X))
 
 
+def test_a_path_may_be_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = network(name="mlp")
+    for name, save in (("a", save_dense), ("b", rewire.save_sparse), ("c", save_csr)):
+        save(model, name)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
+
+
 def test_csr_multiplies_like_the_layer_in_torch_and_in_scipy(tmp_path):
     model = network(name="mlp")
     save_csr(model, tmp_path / "a.npz")

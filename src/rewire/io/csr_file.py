@@ -26,7 +26,7 @@ def to_csr(model: nn.Module) -> dict[str, Tensor]:
     return matrices
 
 
-def save_csr(model: nn.Module, path: Path, example: Tensor | None = None) -> None:
+def save_csr(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
     """Write ``NAME/data``, ``NAME/indices``, ``NAME/indptr`` and ``NAME/shape`` for each sparse layer ``NAME``.
 
     With an ``example``, the network that was read back must also compute the same outputs for it.

@@ -14,7 +14,7 @@ from rewire.stores.convert import to_masked
 FORMAT = "rewire-dense-2"
 
 
-def save_dense(model: nn.Module, path: Path, example: Tensor | None = None) -> None:
+def save_dense(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
     """Write all weights, zeros included, without masks. ``rewire.load_sparse`` reads the file too.
 
     With an ``example``, the network that was read back must also compute the same outputs for it.

@@ -46,9 +46,9 @@ def unfinished(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_checked(path: Path, write: Callable[[Path], None], check: Callable[[Path], None]) -> None:
+def write_checked(path: str | Path, write: Callable[[Path], None], check: Callable[[Path], None]) -> None:
     """Write a file and check it before it gets its name; until then an older file of that name stays."""
-    with unfinished(path) as temporary:
+    with unfinished(Path(path)) as temporary:
         write(temporary)
         check(temporary)
 

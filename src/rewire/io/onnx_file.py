@@ -17,7 +17,7 @@ from rewire.stores.convert import to_dense
 TOLERANCE = 1e-4  # relative, between what two runtimes compute in float32
 
 
-def save_onnx(model: nn.Module, path: Path, example: Tensor, tolerance: float = TOLERANCE) -> None:
+def save_onnx(model: nn.Module, path: str | Path, example: Tensor, tolerance: float = TOLERANCE) -> None:
     """Write the network for any batch size; ONNX Runtime must agree with torch on the example and on random inputs."""
     need("onnx", "onnx", "onnxscript", "onnxruntime")
     import onnxruntime  # imported here: only this export needs it

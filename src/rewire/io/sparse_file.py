@@ -32,7 +32,7 @@ from rewire.stores.convert import pack_masked, to_masked, unpack
 FORMAT = "rewire-sparse-2"  # 1 had no checksum
 
 
-def save_sparse(model: nn.Module, path: Path, example: Tensor | None = None) -> None:
+def save_sparse(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
     """Write the weights that exist with their positions, and all other tensors; ``load_sparse`` reads the file.
 
     With an ``example``, the network that was read back must also compute the same outputs for it.

@@ -6,7 +6,7 @@ A part that calls ``ctx.ranks`` has a method ``collectives(layers)``: the calls 
 
 from dataclasses import dataclass
 
-from rewire.core.layer import Signal
+from rewire.core.score import AnySignal
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Select:
 
     contests: int
     lists: int
-    signal: Signal
+    signal: AnySignal
     times: int = 1
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, extra_memory, in_own_process, interleaved
-from rewire.core.across_layers import strongest
+from rewire.core.across_layers import largest_inactive
 from rewire.core.layer import Signal
 from rewire.lab import models
 from rewire.rewirer.rewirer import Rewirer
@@ -46,7 +46,7 @@ def _grad(parameter: Tensor) -> Tensor:
 
 def flat_positions(rewirer: Rewirer) -> Tensor:
     begin, found = 0, []
-    for layer, one in zip(rewirer.layers, strongest(rewirer.layers, Signal.GRAD, K), strict=True):
+    for layer, one in zip(rewirer.layers, largest_inactive(rewirer.layers, Signal.GRAD, K), strict=True):
         found.append(one.positions + begin)
         begin += layer.shape.numel()
     return torch.cat(found)
@@ -59,7 +59,7 @@ def ranking() -> list[Row]:
     layers = rewirer.layers
     median = interleaved(
         {
-            "streaming": lambda: strongest(layers, Signal.GRAD, K),
+            "streaming": lambda: largest_inactive(layers, Signal.GRAD, K),
             "cat+topk": lambda: concatenated(rewirer, sort=False),
             "cat+sort": lambda: concatenated(rewirer, sort=True),
             "reading": lambda: [_grad(one.parameter).sum() for one in layers],
@@ -93,8 +93,8 @@ def memory_share() -> float:
     model, _optimizer, rewirer = network(every=1)
     true_gradients(model)
     layers = rewirer.layers
-    strongest(layers, Signal.GRAD, K)  # the first call loads code
-    peak = max(extra_memory(lambda: strongest(layers, Signal.GRAD, K)) for _ in range(5))
+    largest_inactive(layers, Signal.GRAD, K)  # the first call loads code
+    peak = max(extra_memory(lambda: largest_inactive(layers, Signal.GRAD, K)) for _ in range(5))
     return peak / sum(4 * one.shape.numel() for one in layers)
 
 

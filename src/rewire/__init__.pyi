@@ -20,8 +20,8 @@ from rewire.core.method import Method as Method
 from rewire.core.method import Rewiring as Rewiring
 from rewire.film.recorder import record as record
 from rewire.inference.pack import pack as pack
-from rewire.io.export import load_sparse as load_sparse
-from rewire.io.export import save_sparse as save_sparse
+from rewire.io.sparse_file import load_sparse as load_sparse
+from rewire.io.sparse_file import save_sparse as save_sparse
 from rewire.methods import METHODS as METHODS
 from rewire.methods import deepr as deepr
 from rewire.methods import dsr as dsr

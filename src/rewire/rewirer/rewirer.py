@@ -68,7 +68,7 @@ class Rewirer:
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
         self._hooks: list[RemovableHandle] = []
         if Signal.MOMENTUM in method.signals:
-            store.track_momentum()
+            store.track_momentum(method.momentum_decay)
         self._register_hooks()
         self._look_ahead()
 

@@ -103,7 +103,7 @@ class PackedStore:
         self._masked.follow(optimizer)
         self.optimizer = optimizer
 
-    def track_momentum(self) -> None:
+    def track_momentum(self, decay: float) -> None:
         """Never called: ``sparsify`` refuses methods that read momentum."""
         raise AssertionError("the packed store supplies no momentum")
 

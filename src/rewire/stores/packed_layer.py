@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
 from rewire.nn.packed import pack_module, resize
@@ -46,8 +47,10 @@ class PackedLayer:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
         values = self.parameter.detach()
         if signal is Signal.GRAD:
@@ -55,10 +58,17 @@ class PackedLayer:
             return torch.zeros_like(values) if grad is None else grad.detach()
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
-        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+        assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
+        tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
+        return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
+        for begin, grad, used in self._tiles():
+            zeros = torch.zeros_like(grad)
+            yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         record, active, scale = self.module.backward_record, self.active(), self._scale()

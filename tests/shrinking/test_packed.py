@@ -7,7 +7,7 @@ from torch import nn
 
 import rewire
 from rewire import shrink
-from rewire.io.export import save_sparse
+from rewire.io import save_sparse
 from rewire.nn.packed import PackedConv2d, PackedLinear
 from rewire.shrinking.shrink import shrink_with_report
 from rewire.stores.convert import to_masked

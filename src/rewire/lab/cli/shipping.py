@@ -16,19 +16,18 @@ from torch import Tensor, nn
 from rewire.analysis.density import LayerDensity, densities, masks
 from rewire.analysis.flops import macs, positions
 from rewire.analysis.overlap import Overlap, overlap, unpacked_bits
-from rewire.io.csr import compress
-from rewire.io.export import compare_outputs, load_sparse, save_csr, save_dense, save_onnx, save_sparse
+from rewire.io import load_sparse, save_csr, save_dense, save_onnx, save_sparse
+from rewire.io.compare import compare_outputs
 from rewire.io.files import write_checked
+from rewire.io.sparse_file import sparse_dictionary
 from rewire.lab.cli import arguments as cli
 from rewire.lab.report.network_figures import draw
 from rewire.lab.run import DENSE
 from rewire.lab.training.network import Trained, read_network
 from rewire.lab.training.recipe import method_of
 from rewire.lab.training.train import training_flops
-from rewire.model.resize import sizes
 from rewire.rewirer.state import history_from
 from rewire.shrinking.shrink import shrink_with_report
-from rewire.stores.convert import to_masked
 
 console = Console()
 TOTALS = ("weights", "nnz", "neurons", "empty_neurons", "inputs", "empty_inputs", "remaining")
@@ -164,11 +163,8 @@ def shrink(command: "cli.Shrink", words: str) -> None:
 
 
 def _save_pt(model: nn.Module, packed: bool, path: Path) -> None:
-    """For ``torch.load(path, weights_only=True)``: the state, compressed or not, and what modules remember."""
-    state, shapes = to_masked(model).state_dict(), dict[str, list[int]]()
-    if packed:
-        state, shapes = compress(state)
-    torch.save({"model": state, "shapes": shapes, "sizes": sizes(model)}, path)
+    """A file for ``torch.load(path, weights_only=True)``; ``rewire.load_sparse`` takes what that returns."""
+    torch.save(sparse_dictionary(model, compressed=packed), path)
 
 
 def export(command: "cli.Export", words: str) -> None:

@@ -1,5 +1,6 @@
-"""Files that come back as they were, and files that should not be read."""
+"""Sparse files come back as they were; damaged and malicious ones are refused."""
 
+import json
 import random
 import subprocess
 import sys
@@ -7,30 +8,19 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
-import scipy.sparse
 import torch
 from safetensors.torch import load_file, save_file
+from tests.io.small import X, corrupted, network, plain
 from torch import nn
 
 import rewire
-from rewire.io.export import load_csr, save_csr, save_dense, save_onnx, save_sparse, to_csr
+from rewire.io import load_csr, save_dense, save_sparse
+from rewire.io.files import write_tensors
+from rewire.io.sparse_file import FORMAT, sparse_dictionary
 from rewire.lab import models
 
-
-def network(density=0.03, name="vgg-small", width=0.5):
-    model = models.build(name, classes=10, image=(1, 8, 8), width=width, seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rewire.sparsify(model, optimizer, rewire.static(density=density))
-    return model.eval()
-
-
-def plain(name="vgg-small", width=0.5, seed=1):
-    return models.build(name, classes=10, image=(1, 8, 8), width=width, seed=seed).eval()
-
-
-X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+WRITTEN_BEFORE = Path(__file__).parent / "written_before"
 
 
 def test_sparse_files_come_back_bit_by_bit_with_their_topology(tmp_path):
@@ -92,40 +82,6 @@ def test_a_file_of_another_model_is_refused(tmp_path):
         rewire.load_sparse(tmp_path / "a", plain("mlp"))
 
 
-def test_dense_files_are_plain_state(tmp_path):
-    model, other = network(), plain()
-    save_dense(model, tmp_path / "a")
-    other.load_state_dict(load_file(tmp_path / "a"))
-    assert torch.equal(model(X), other(X))
-
-
-def test_csr_multiplies_like_the_layer_in_torch_and_in_scipy(tmp_path):
-    model = network(name="mlp")
-    save_csr(model, tmp_path / "a.npz")
-    x = torch.randn(64, 3)
-    weight = model.state_dict()["1.weight"]
-    assert torch.allclose(load_csr(tmp_path / "a.npz")["1.weight"] @ x, weight @ x, atol=1e-5)
-    with np.load(tmp_path / "a.npz") as file:
-        parts = tuple(file[f"1.weight/{key}"] for key in ("data", "indices", "indptr"))
-        matrix = scipy.sparse.csr_array(parts, shape=file["1.weight/shape"])
-    np.testing.assert_allclose(matrix @ x.numpy(), (weight @ x).numpy(), atol=1e-5)
-    assert to_csr(model)["1.weight"].values().numel() == model[1].weight_mask.sum()
-
-
-@pytest.mark.parametrize("shrunk", [False, True])
-def test_onnx_runtime_computes_the_same(tmp_path, shrunk):
-    model = network(0.1, "mlp", 0.25)
-    if shrunk:
-        model[1].weight_mask[::2] = False
-        model[1].weight.data[::2] = 0
-        model = rewire.shrink(model, X)
-    save_onnx(model, tmp_path / "a.onnx", X)
-    session = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
-    for x in (X, X[:1]):
-        (theirs,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        torch.testing.assert_close(torch.from_numpy(theirs), model(x), rtol=1e-4, atol=1e-5)
-
-
 def test_values_outside_the_mask_are_refused_and_leave_no_file(tmp_path):
     model = network()
     model[0].weight.data += 1
@@ -149,9 +105,10 @@ def test_positions_are_checked_before_they_are_used(tmp_path, message):
         "w.sparse_columns": torch.tensor([0, 2], dtype=torch.uint16),
         "w.sparse_rows": torch.tensor([0, 2, 2], dtype=torch.uint16),
     }
-    save_file(good, tmp_path / "a", {"shapes": '{"w": [2, 3]}'})
+    metadata = {"format": FORMAT, "shapes": '{"w": [2, 3]}'}  # with a checksum: an attacker can compute one too
+    write_tensors(tmp_path / "a", good, metadata)
     assert rewire.load_sparse(tmp_path / "a")["w"].tolist() == [[1, 0, 1], [0, 0, 0]]
-    save_file(good | BAD[message], tmp_path / "a", {"shapes": '{"w": [2, 3]}'})
+    write_tensors(tmp_path / "a", good | BAD[message], metadata)
     with pytest.raises(ValueError, match=message):
         rewire.load_sparse(tmp_path / "a")
 
@@ -160,58 +117,91 @@ def test_positions_are_checked_before_they_are_used(tmp_path, message):
 def test_a_header_that_lies_takes_no_memory(tmp_path, shapes):
     good = {"w.sparse_values": torch.ones(0), "w.sparse_columns": torch.zeros(0, dtype=torch.uint16)}
     good["w.sparse_rows"] = torch.zeros(3, dtype=torch.uint16)
-    save_file(good, tmp_path / "a", {"shapes": shapes})
+    write_tensors(tmp_path / "a", good, {"format": FORMAT, "shapes": shapes})
     with pytest.raises(ValueError, match="is not a sparse network"):
         rewire.load_sparse(tmp_path / "a")
 
 
-def corrupted(data: bytes, rng: random.Random) -> bytes:
-    """Cut, flipped, overwritten, or with another length of the header."""
-    made = bytearray(data)
-    kind = rng.randrange(4)
-    if kind == 0:
-        return bytes(made[: rng.randrange(len(made))])
-    if kind == 1:
-        for _ in range(rng.randrange(1, 9)):
-            made[rng.randrange(len(made))] ^= 1 << rng.randrange(8)
-    elif kind == 2:
-        at = rng.randrange(min(len(made), 2000))
-        made[at : at + rng.randrange(1, 40)] = rng.randbytes(rng.randrange(40))
-    else:
-        made[: rng.randrange(1, 9)] = rng.randbytes(8)[: rng.randrange(1, 9)]
-    return bytes(made)
-
-
-def test_thousands_of_corrupted_files_are_an_error_or_a_state(tmp_path):
-    model = network(0.05, "mlp", 0.1)
-    save_sparse(model, tmp_path / "a")
+def test_thousands_of_corrupted_files_without_a_checksum_are_an_error_or_a_state(tmp_path):
+    save_sparse(network(0.05, "mlp", 0.1), tmp_path / "a")
+    tensors = load_file(tmp_path / "a")
+    save_file(tensors, tmp_path / "a", metadata_of(tmp_path / "a") | {"format": "rewire-sparse-1"})
     data, path, rng = (tmp_path / "a").read_bytes(), tmp_path / "b", random.Random(0)
     refused = read = 0
-    for _ in range(3000):
-        path.write_bytes(corrupted(data, rng))
-        try:
-            state = rewire.load_sparse(path, plain("mlp", 0.1) if rng.random() < 0.02 else None)
-            assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
-        except ValueError as error:
-            refused += str(path) in str(error)
-        else:
-            read += 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* has no checksum")
+        for _ in range(3000):
+            path.write_bytes(corrupted(data, rng))
+            try:
+                state = rewire.load_sparse(path, plain("mlp", 0.1) if rng.random() < 0.02 else None)
+                assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+            except ValueError as error:
+                refused += str(path) in str(error)
+            else:
+                read += 1
     assert refused + read == 3000
     assert refused > 1500
 
 
-def test_corrupted_csr_files_are_an_error(tmp_path):
-    save_csr(network(0.05, "mlp", 0.1), tmp_path / "a")
-    data, rng, refused = (tmp_path / "a").read_bytes(), random.Random(0), 0
-    for _ in range(200):
-        (tmp_path / "b").write_bytes(corrupted(data, rng))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                load_csr(tmp_path / "b")
-            except ValueError:
-                refused += 1
-    assert refused > 100
+def metadata_of(path):
+    """The metadata of a safetensors file, without its checksum."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return {key: text for key, text in header["__metadata__"].items() if key != "checksum"}
+
+
+def tiny():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    model[0].register_buffer("weight_mask", torch.eye(3, 4, dtype=torch.bool))
+    model[0].weight.data *= model[0].weight_mask
+    return model
+
+
+@pytest.mark.parametrize("save", [save_sparse, save_dense])
+def test_every_single_bit_flip_is_refused(tmp_path, save):
+    save(tiny(), tmp_path / "a")
+    data, path = (tmp_path / "a").read_bytes(), tmp_path / "b"
+    rewire.load_sparse(tmp_path / "a")
+    for at in range(len(data)):
+        for bit in range(8):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            with pytest.raises(ValueError, match="Write it anew"):
+                rewire.load_sparse(path)
+
+
+def test_a_changed_dictionary_is_refused():
+    for compressed in (False, True):
+        good = sparse_dictionary(tiny(), compressed=compressed)
+        rewire.load_sparse(good, nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+        key = "0.weight.sparse_values" if compressed else "0.weight"
+        changed = good["model"] | {key: good["model"][key].nextafter(torch.tensor(9.0))}
+        for bad in (
+            good | {"model": changed},
+            good | {"sizes": {}},
+            {k: v for k, v in good.items() if k != "checksum"},
+        ):
+            with pytest.raises(ValueError, match="this dictionary is damaged: its content does not match its checksum"):
+                rewire.load_sparse(bad)
+
+
+def test_a_file_of_an_earlier_version_is_read_with_a_warning():
+    path = WRITTEN_BEFORE / "format-1.safetensors"
+    with pytest.warns(UserWarning, match="format-1.safetensors was written by an earlier version and has no checksum"):
+        state = rewire.load_sparse(path)
+    assert state["0.weight"].tolist() == [[1, 0, 0, 4], [0, 0, 7, 0], [0, 10, 0, 0]]
+    assert state["0.weight_mask"].sum() == 4
+    before = {"model": state, "sizes": {}}  # as ``rewire shrink -o small.pt`` wrote it
+    with pytest.warns(UserWarning, match="this dictionary was written by an earlier version") as caught:
+        assert torch.equal(rewire.load_sparse(before)["2.weight"], torch.tensor([[1.0, 2, 3], [-1, -2, -3]]))
+    assert len(caught) == 1
+
+
+def test_a_frozen_batch_norm_stays_in_evaluation_mode(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
+    model[1].eval()
+    save_sparse(model, tmp_path / "a", X.flatten(1))
+    save_dense(model, tmp_path / "a", X.flatten(1))
+    assert [module.training for module in model] == [True, False, True]
 
 
 class Harmful:
@@ -237,9 +227,3 @@ for name in ("safetensors", "onnx", "onnxruntime", "scipy"): sys.modules[name] =
 import rewire; rewire.load_sparse; rewire.shrink
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_what_is_missing_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("rewire._extras.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rewire\[onnx\]'"):
-        save_onnx(plain("mlp"), tmp_path / "a", X)

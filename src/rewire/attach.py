@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring, first_positions
+from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
@@ -140,10 +140,11 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
 def _budget(method: Method, found: Sequence[Found]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
     total = sum(one.spec.numel for one in found)
-    first, last = (round(density * total) for density in (method.density(0), method.density.ends()[1]))
-    if last < len(found):
+    lowest = min(density_bounds(method.density))
+    first, fewest = (round(density * total) for density in (method.density(0), lowest))
+    if fewest < len(found):
         raise ValueError(
-            f"density {method.density.ends()[1]} leaves {last} weights for {len(found)} layers ({total} weights when "
+            f"density {lowest} leaves {fewest} weights for {len(found)} layers ({total} weights when "
             f"dense): every layer needs at least one, so density must be at least {len(found) / total:.2g}"
         )
     return first

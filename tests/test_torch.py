@@ -1,5 +1,7 @@
 """Each private name of torch that is used does what this package relies on."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -113,3 +115,27 @@ def test_tracing_is_noticed():
     torch.jit.trace(Model(), torch.zeros(1), check_trace=False)
     assert seen[0] is False
     assert seen[1] is True
+
+
+def test_the_methods_that_compute_a_layers_output():
+    for kind in (nn.Conv1d, nn.Conv2d):
+        assert all(callable(getattr(kind, name)) for name in _torch.FORWARD_METHODS)
+    assert "self._conv_forward(" in inspect.getsource(nn.Conv2d.forward)
+
+
+def test_a_subclass_is_a_plain_tensor_without_its_torch_function():
+    calls = []
+
+    class Subclass(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            calls.append(func)
+            with _torch.without_torch_function():
+                return func(*args, **(kwargs or {}))
+
+    tensor = torch.zeros(3).as_subclass(Subclass)
+    with _torch.without_torch_function():
+        assert tensor.shape == (3,)
+    assert not calls
+    assert tensor.shape == (3,)
+    assert len(calls) == 1

@@ -69,6 +69,15 @@ def version(tensor: Tensor) -> tuple[int, int]:
     return id(tensor), tensor._version
 
 
+# The methods of a layer that compute its output.
+FORWARD_METHODS = ("forward", "_conv_forward")
+
+
+def without_torch_function() -> Any:
+    """A context in which tensor subclasses are plain tensors: their ``__torch_function__`` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
 def is_dtensor(tensor: object) -> bool:
     """Whether a tensor is a DTensor; the module that defines them need not be imported to know."""
     return hasattr(tensor, "_local_tensor")

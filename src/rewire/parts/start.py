@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +152,7 @@ uniform, erdos_renyi, erdos_renyi_kernel, dense, explicit = (
     Dense(),
     Explicit,
 )
-RULES: dict[str, Rule] = {"uniform": uniform, "er": erdos_renyi, "erk": erdos_renyi_kernel, "dense": dense}
+RULES: dict[str, Rule] = {"erk": erdos_renyi_kernel, "uniform": uniform, "er": erdos_renyi, "dense": dense}
 _SPARSE_RULES = {name: rule for name, rule in RULES.items() if name != "dense"}
 STARTS: dict[str, Start] = {
     **{name: Scattered(rule) for name, rule in RULES.items()},
@@ -164,10 +165,23 @@ STARTS: dict[str, Start] = {
 AnyStart = str | Mapping[str, float] | Mapping[str, Tensor] | nn.Module | Start
 
 
-def start_from(description: AnyStart) -> Start:
-    """The start that is described by a name, a dictionary by layer name or a model; a part is returned as it is.
+_LABELS = {"erk": "ERK", "uniform": "uni", "er": "ER"}
 
-    The values of a dictionary are densities, bool masks or positions. Of a model, its topology is taken.
+
+def start_label(name: str) -> str:
+    """What tables call a start.
+
+    >>> start_label("erk"), start_label("connected-uniform")
+    ('ERK', 'conn. uni')
+    """
+    rule = name.removeprefix("connected-")
+    return ("conn. " if rule != name else "") + _LABELS.get(rule, rule)
+
+
+def start_from(description: AnyStart) -> Start:
+    """The start of a name (``erk``, ``magnitude``, ...), of a dictionary or of another model; a part stays as it is.
+
+    A dictionary by layer name holds densities, bool masks or positions.
 
     >>> start_from({"stem*": 1.0})
     Scattered(rule=Explicit(densities=(('stem*', 1.0),)))
@@ -175,8 +189,9 @@ def start_from(description: AnyStart) -> Start:
     if isinstance(description, nn.Module):
         return Given(description)
     if isinstance(description, Mapping):
-        is_topology = any(isinstance(value, Tensor) and value.dim() > 0 for value in description.values())
-        return Given(description) if is_topology else Scattered(Explicit(description))
+        by_topology = any(isinstance(value, Tensor) and value.dim() > 0 for value in description.values())
+        entries: Any = description
+        return Given(entries) if by_topology else Scattered(Explicit(entries))
     return description if callable(description) else choose("start", description, STARTS)
 
 

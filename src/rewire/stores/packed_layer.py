@@ -21,7 +21,7 @@ class PackedLayer:
     def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
         self.spec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values)
+        self.module = pack_module(found.module, active, values, found.spec.name)
         self.parameter = found.parameter
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
@@ -71,10 +71,10 @@ class PackedLayer:
             yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        tape, active, scale = self.module.tape, self.active(), self._scale()
-        if tape is None or not tape.pairs:
+        record, active, scale = self.module.backward_record, self.active(), self._scale()
+        if record is None:
             return
-        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+        for begin, tile in gradient_tiles(record.pairs, self.module.geometry, TILE, record.dense_gradients):
             used = torch.zeros(len(tile), dtype=torch.bool)
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
@@ -82,7 +82,7 @@ class PackedLayer:
 
     def accumulated(self) -> None:
         """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
-        if self.module.tape is not None and self.parameter.grad is not None:
+        if self.module.backward_record is not None and self.parameter.grad is not None:
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -94,7 +94,8 @@ class PackedLayer:
 
     def is_finite(self) -> bool:
         """Whether the gradients of weights and outputs are."""
-        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        record = self.module.backward_record
+        seen = [] if record is None else [grad for _, grad in record.pairs] + record.dense_gradients
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 

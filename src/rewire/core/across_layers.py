@@ -33,7 +33,8 @@ def largest_inactive(
         if sum(map(len, tops.values())) >= k:
             visited = sorted(tops)  # in the order of the layers, so that ties fall as they would in one sort
             largest = merge([tops[j] for j in visited], k, [scales[j] for j in visited])
-            floor = min(float(t.values.min()) / scales[j] for j, t in zip(visited, largest, strict=True) if len(t))
+            minima = [float(t.values.min()) / scales[j] for j, t in zip(visited, largest, strict=True) if len(t)]
+            floor = min(minima, default=0.0)  # there are none if k is 0
             tops = dict(zip(visited, largest, strict=True))
     return ranks.merge([tops[i] for i in range(len(layers))], k, scales)
 

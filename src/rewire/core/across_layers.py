@@ -38,19 +38,27 @@ def strongest(
 
 
 def means(layers: Sequence[Layer], signal: Signal, ranks: Ranks) -> list[float]:
-    """The mean ``|signal|`` of the active weights of each layer.
+    """The mean ``|signal|`` of the active weights of each layer, exact to the last bit on any number of ranks."""
+    sizes = [layer.read(signal).abs() for layer in layers]
+    return exact_means(sizes, [layer.nnz for layer in layers], ranks)
+
+
+def exact_means(sizes: Sequence[Tensor], counts: Sequence[int], ranks: Ranks) -> list[float]:
+    """The sum of each list of values, none of them negative, over all ranks, divided by the count that belongs to it.
 
     Summed as whole multiples of a power of two, as fine as fits: the result does not depend on who adds what.
+
+    >>> exact_means([torch.tensor([1.0, 2.0, 6.0])], [3], ALONE)
+    [3.0]
     """
-    sizes = [layer.read(signal).abs() for layer in layers]
     largest = [float(one.max()) if len(one) else 0.0 for one in sizes]
     exponents = [math.frexp(most)[1] if most else NOTHING for most in largest]
     shared = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
-    shifts = [62 - layer.nnz.bit_length() - most for layer, most in zip(layers, shared, strict=True)]
+    shifts = [62 - count.bit_length() - most for count, most in zip(counts, shared, strict=True)]
     sums = total(
         ranks, (_whole(one, shift) if most else 0 for one, shift, most in zip(sizes, shifts, largest, strict=True))
     )
-    return [math.ldexp(s / max(layer.nnz, 1), -shift) for s, layer, shift in zip(sums, layers, shifts, strict=True)]
+    return [math.ldexp(s / max(count, 1), -shift) for s, count, shift in zip(sums, counts, shifts, strict=True)]
 
 
 def _whole(values: Tensor, shift: int) -> int:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from rewire.distributed.dtensor import local
 from rewire.rewirer.closures import wrap_closure
 from rewire.rewirer.state import is_trial_step
 from rewire.stores.optimizer.optimizers import trained_by
 from rewire.stores.protocol import Store, StoredLayer
-
-Gradient = tuple[int, int]  # the identity of a gradient and its version counter: equal as long as nobody wrote to it
 
 
 class OptimizerSteps:
@@ -69,7 +68,7 @@ class Cycle:
         self.optimizers = optimizers
         self._stepped: list[torch.optim.Optimizer] = []
         self._scaled = False  # whether the gradients of the first one were those of a GradScaler, not unscaled yet
-        self._ranked: dict[str, Gradient | None] = {}  # gradients that were ranked before their own optimizer stepped
+        self._ranked: dict[str, float] = {}  # sizes of gradients that were ranked before their own optimizer stepped
         self._warned = False
 
     def begins(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -103,14 +102,14 @@ class Cycle:
         if ranked and len(self.optimizers) > 1:
             ours = trained_by(optimizer)
             self._scaled = getattr(optimizer, "grad_scale", None) is not None
-            self._ranked = {one.name: _gradient(one) for one in layers if id(one.parameter) not in ours}
+            self._ranked = {one.name: _size(one) for one in layers if id(one.parameter) not in ours}
 
     def refuse_changed(self, optimizer: torch.optim.Optimizer, layers: Iterable[StoredLayer]) -> None:
         """Raise if the gradients of a later optimizer are no longer those that were ranked."""
         ours, ranked = trained_by(optimizer), self._ranked
         mine = [one for one in layers if one.name in ranked and id(one.parameter) in ours]
         scaled = getattr(optimizer, "grad_scale", None) is not None
-        changed = [one.name for one in mine if ranked[one.name] != _gradient(one) or scaled != self._scaled]
+        changed = [one.name for one in mine if ranked[one.name] != _size(one) or scaled != self._scaled]
         for one in mine:
             del ranked[one.name]
         if changed:
@@ -122,6 +121,7 @@ class Cycle:
             )
 
 
-def _gradient(layer: StoredLayer) -> Gradient | None:
+def _size(layer: StoredLayer) -> float:
+    """A number that changes with the gradient. torch's version counter does not notice ``GradScaler.unscale_``."""
     grad = layer.parameter.grad
-    return None if grad is None else (id(grad), grad._version)
+    return 0.0 if grad is None else float(local(grad).abs().sum().nan_to_num())

@@ -23,6 +23,7 @@ from rewire.rewirer.state import (
     compare_masks,
     history_from,
     history_state,
+    newborns_from,
     refuse_other,
 )
 from rewire.rewirer.step_counter import StepCounter
@@ -62,6 +63,7 @@ class Rewirer:
         self._newborns = Newborns()
         self._watcher = ChangeWatcher(model, store.layers, left_out)
         self._captured: list[Captured] | None = None
+        self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
         if Signal.MOMENTUM in method.signals:
             store.track_momentum()
@@ -120,7 +122,7 @@ class Rewirer:
             "masks": checksums(self.layers, self.store.ranks),
             "step": self.step,
             "due": self.due,
-            "newborns": {name: dict(means) for name, means in self._newborns.means.items()},
+            "newborns": [layer.name for layer in self.layers if layer.name in self._newborns.waiting],
             "memory": dict(self.memory),
             "averages": {layer.name: layer.average.clone() for layer in self.layers if layer.average is not None},
             "history": history_state(self.history),
@@ -136,8 +138,8 @@ class Rewirer:
             if layer.average is not None:
                 copy_into(layer.average, state["averages"][layer.name], layer.span)
         self.seed, self.memory, self.due = state["seed"], dict(state["memory"]), state["due"]
-        self._newborns.means = {name: dict(means) for name, means in state.get("newborns", {}).items()}
         self.history = history_from(state["history"])
+        self._newborns.waiting = newborns_from(state)
         self.expected, self.check_signal = list(state["masks"]), False
         self._counter.reset(state["step"])
         self._ranks_agree = False
@@ -174,7 +176,7 @@ class Rewirer:
             self.store.clear_inactive_grads()
             if self._captured is not None and found_inf(optimizer):
                 self._captured = None  # this optimizer skips the step, so the rewiring waits
-        self._newborns.start(self.store.optimizers, optimizer, self.layers)
+        self._newborns.start(self.store.optimizers, optimizer, self.layers, self.store.ranks)
 
     def _before_first(self, optimizer: torch.optim.Optimizer) -> None:
         """Take what the rewiring will need, then leave only the active gradients to the optimizers."""
@@ -184,9 +186,10 @@ class Rewirer:
         self.store.refresh()
         self._check_after_loading()
         self._warn_if_silent()
+        self._skips = False
         if self._is_due(self._counter.at_most + 1):
-            due = self._is_due(self._counter.settle() + 1)
-            if due and self._finite():
+            due, self._skips = self._is_due(self._counter.settle() + 1), found_inf(optimizer)
+            if due and not self._skips and self._finite():
                 self._watcher.look()
                 self._captured = capture(self.method, self.layers, self._context(due))
         self.store.before_step()
@@ -203,7 +206,7 @@ class Rewirer:
             captured, self._captured = self._captured, None
             if due and captured is not None:
                 self._rewire(captured, due)
-            else:
+            elif not self._skips:
                 self.due = due
         self._look_ahead()
 
@@ -216,7 +219,7 @@ class Rewirer:
         if not any(record.dropped) and not any(record.grown):
             return
         self.store.apply(edits)
-        self._newborns.add(self.store.optimizers, self.layers, record.grown, self.store.ranks)
+        self._newborns.add(self.layers, record.grown)
         target = budget(self.method, self.layers, due)
         assert self.nnz == target or any(layer.frozen for layer in self.layers), (
             f"{self.nnz} weights instead of {target}"

@@ -32,6 +32,13 @@ def history_from(state: dict[str, Any]) -> list[Rewiring]:
     ]
 
 
+def newborns_from(state: dict[str, Any]) -> set[str]:
+    """The layers whose newborn weights wait for their first step; older files leave it to the last rewiring."""
+    steps = state["history"]["step"]
+    rewired = bool(steps) and steps[-1] == state["step"]
+    return set(state.get("newborns", state["layers"] if rewired else ()))
+
+
 def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int], ranks: Ranks) -> None:
     """Raise if the model's masks are not those that the loaded state was saved with."""
     found = checksums(layers, ranks)

@@ -4,13 +4,14 @@ Optimizers like Adam divide by the root of a second moment and correct it for it
 weights of a layer share. A newborn weight whose second moment is zero while the count is not would move by
 ``(1 - beta1) / sqrt(1 - beta2)`` learning rates, 3.2 with the usual settings. So before its first step it gets
 
-    v = max(mean second moment of the layer's surviving weights, (1 - beta2 ** t) * grad ** 2)
+    v = max(mean v of the layer's surviving weights, c * mean grad ** 2 of its newborn weights, c * grad ** 2)
 
-after ``t`` steps of the optimizer: corrected, that is at least the mean of the others and at least ``grad ** 2``. The
-means are taken at the rewiring, where ranks communicate anyway; the step that follows needs nothing from other ranks.
+with ``c = 1 - beta2 ** t`` after ``t`` steps of the optimizer, by which it divides ``v`` again: the update is that of a
+weight with the second moment of the others, or of larger gradients. A step without newborn weights costs nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -33,92 +34,111 @@ class LayerWithState(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def nnz(self) -> int: ...
     def read(self, signal: Signal) -> Tensor: ...
-    def read_state(self, state: Tensor) -> Tensor:
-        """The values of a state tensor at the active positions of this process."""
-
-    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
-        """Write values for some of the active weights, given by their rows in ``active()``."""
+    def read_state(self, state: Tensor) -> Tensor: ...
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None: ...
 
 
 class Newborns:
-    """The layers with weights that have not been trained yet, and what their second moments will start from."""
+    """The layers with weights that were born at a rewiring and have not been trained yet."""
 
     def __init__(self) -> None:
-        self.means: dict[str, dict[str, float]] = {}  # by layer and state key: the mean of the surviving weights
+        self.waiting: set[str] = set()
 
-    def add(self, optimizers: Optimizers, layers: Sequence[LayerWithState], grown: Sequence[int], ranks: Ranks) -> None:
-        """After a rewiring: take the means. ``grown``: newborn weights of each layer, over all ranks. A collective."""
-        entries = [
-            (layer, key, layer.read_state(value), layer.nnz - count, rule)
-            for layer, count in zip(layers, grown, strict=True)
-            if count
-            for key, value, rule in optimizers.entries(layer.parameter)
-            if rule in (SECOND_MOMENT, None)
-        ]
-        unknown = [int((values < 0).any()) for *_, values, _, rule in entries if rule is None]
-        negative = iter(total(ranks, unknown))
-        chosen = [
-            (layer, key, values[values.isfinite()], survivors)
-            for layer, key, values, survivors, rule in entries
-            if rule is not None or (not next(negative) and survivors >= ENOUGH)
-        ]
-        # Newborn weights have zeros there, so the sum over all weights is the sum over the surviving ones.
-        found = exact_means([values for *_, values, _ in chosen], [count for *_, count in chosen], ranks)
-        for layer, *_ in entries:
-            self.means.pop(layer.name, None)
-        for (layer, key, *_), mean in zip(chosen, found, strict=True):
-            self.means.setdefault(layer.name, {})[key] = mean
+    def add(self, layers: Sequence[LayerWithState], grown: Sequence[int]) -> None:
+        """A rewiring has grown so many weights in each layer."""
+        self.waiting |= {layer.name for layer, count in zip(layers, grown, strict=True) if count}
 
-    def start(self, optimizers: Optimizers, optimizer: torch.optim.Optimizer, layers: Sequence[LayerWithState]) -> None:
+    def start(
+        self, optimizers: Optimizers, optimizer: torch.optim.Optimizer, layers: Iterable[LayerWithState], ranks: Ranks
+    ) -> None:
         """Before a step of ``optimizer``, with its gradients complete: start the second moments of its newborn weights.
 
-        A layer without a gradient, and a step that will be skipped, have to wait.
+        A layer without a gradient has to wait, and all have to if a ``GradScaler`` skips the step. If the layers are
+        sharded, all ranks must call it.
         """
-        if not self.means or found_inf(optimizer):
+        if not self.waiting:
             return
         ours, groups = trained_by(optimizer), optimizers.groups()
-        for layer in layers:
-            waits = layer.parameter.grad is None or id(layer.parameter) not in ours
-            if layer.name in self.means and not waits:
-                means = self.means.pop(layer.name)
-                _start(layer, list(_moments(optimizers, layer, means)), optimizer, groups[id(layer.parameter)])
+        here = [one for one in layers if one.name in self.waiting and id(one.parameter) in ours]
+        here = [one for one in here if one.parameter.grad is not None]
+        moments = [one for layer in here for one in _second_moments(optimizers, optimizer, layer)]
+        skips = total(ranks, [int(found_inf(optimizer))] if moments else [])
+        if not any(skips):
+            self.waiting -= {one.name for one in here}
+            _start(moments, groups, ranks)
 
 
-def _moments(
-    optimizers: Optimizers, layer: LayerWithState, means: Mapping[str, float]
-) -> Iterator[tuple[Tensor, float | None, bool]]:
-    """The moments of a layer's weights, with the mean of the second ones, and whether they are of squared gradients."""
-    for key, value, rule in optimizers.entries(layer.parameter):
-        if key in means or rule in (0.0, SECOND_MOMENT):
-            yield value, means.get(key), rule == SECOND_MOMENT
+@dataclass(frozen=True)
+class _SecondMoment:
+    """An entry of a layer's optimizer state, its values at the active positions, and which of those are newborn."""
+
+    layer: LayerWithState
+    state: Tensor
+    values: Tensor
+    newborn: Tensor  # rows in the active positions
+    squares: Tensor  # of the newborn weights' gradients
+    known: bool  # to be an average of squared gradients
+    step: Any  # how many steps the optimizer has made
+
+    @property
+    def survivors(self) -> int:
+        return len(self.values) - len(self.newborn)
+
+    @property
+    def has_negative(self) -> int:
+        return int(not self.known and bool((self.values < 0).any()))
 
 
-def _start(
-    layer: LayerWithState,
-    moments: Sequence[tuple[Tensor, float | None, bool]],
-    optimizer: torch.optim.Optimizer,
-    group: Mapping[str, Any],
-) -> None:
-    """Write the second moments of the weights that have none of the moments yet: they were never trained."""
-    untrained = torch.stack([layer.read_state(value) == 0 for value, *_ in moments]).all(0)
-    rows = where_true(untrained)
-    grad = layer.read(Signal.GRAD)[rows]
+def _second_moments(
+    optimizers: Optimizers, optimizer: torch.optim.Optimizer, layer: LayerWithState
+) -> list[_SecondMoment]:
+    """The state of a layer that is, or may be, a second moment."""
+    entries = [(value, layer.read_state(value), rule) for _, value, rule in optimizers.entries(layer.parameter)]
+    rules = [rule for *_, rule in entries]
+    if SECOND_MOMENT not in rules and None not in rules:
+        return []
+    # A weight whose moments are all zero was never trained: what a rewiring leaves at the positions that it grows.
+    moments = (0.0, SECOND_MOMENT) if SECOND_MOMENT in rules else (0.0, None)
+    zero = [values == 0 for _, values, rule in entries if rule in moments]
+    newborn = where_true(torch.stack(zero).all(0))
+    grad = layer.read(Signal.GRAD)[newborn]
     grad = grad.to(torch.promote_types(grad.dtype, torch.float32))
     scale = getattr(optimizer, "grad_scale", None)  # of a GradScaler, for fused optimizers
     squares = (grad if scale is None else grad / scale).square()
-    squares *= _bias_correction(group, optimizer.state[layer.parameter])
-    for value, mean, of_squares in moments:
-        if mean is not None:
-            start = squares.clamp(min=mean) if of_squares else torch.full_like(squares, mean)
-            layer.write_state(value, rows, start)
+    step = optimizer.state[layer.parameter].get("step")
+    return [
+        _SecondMoment(layer, state, values, newborn, squares, rule is not None, step)
+        for state, values, rule in entries
+        if rule in (SECOND_MOMENT, None)
+    ]
 
 
-def _bias_correction(group: Mapping[str, Any], state: Mapping[str, Any]) -> float | Tensor:
-    """By what the optimizer will divide: ``1 - beta2 ** t`` after ``t`` steps; 1 if it has no such correction."""
-    betas, step = group.get("betas"), state.get("step", group.get("step"))
-    if betas is None or len(betas) < 2 or step is None:
-        return 1.0
-    return 1.0 - betas[1] ** step  # type: ignore[no-any-return]
+def _start(moments: Sequence[_SecondMoment], groups: Mapping[int, Mapping[str, Any]], ranks: Ranks) -> None:
+    """Write the second moments of the newborn weights. The means are those of all ranks, exact to the last bit."""
+    counts = total(ranks, [n for one in moments for n in (one.survivors, len(one.newborn), one.has_negative)])
+    survivors, newborn, negative = counts[::3], counts[1::3], counts[2::3]
+    means = exact_means(
+        # Newborn weights have zeros there, so the sum over all weights is the sum over the surviving ones.
+        [*(_finite(one.values).clamp(min=0) for one in moments), *(_finite(one.squares) for one in moments)],
+        survivors + newborn,
+        ranks,
+    )
+    of_survivors, of_newborn = means[: len(moments)], means[len(moments) :]
+    for i, one in enumerate(moments):
+        if one.known:
+            correction = _bias_correction(groups[id(one.layer.parameter)], one.step)
+            start = (one.squares.clamp(min=of_newborn[i]) * correction).clamp(min=of_survivors[i])
+            one.layer.write_state(one.state, one.newborn, start)
+        elif not negative[i] and survivors[i] >= ENOUGH:
+            one.layer.write_state(one.state, one.newborn, of_survivors[i])
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values[values.isfinite()]
+
+
+def _bias_correction(group: Mapping[str, Any], step: Any) -> Any:
+    """By what the optimizer divides its second moments after these steps; 1 if it does not, or if it is not known."""
+    betas, step = group.get("betas"), group.get("step") if step is None else step
+    return 1.0 if betas is None or len(betas) < 2 or step is None else 1.0 - betas[1] ** step

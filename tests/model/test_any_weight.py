@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
-from rewire.io import save_dense, to_csr
 from tests.model.test_kinds import Conv1D, Experts, _own_registry  # noqa: F401
 from torch import nn
 
 import rewire
 from rewire.analysis.density import densities, masks
 from rewire.analysis.flops import positions
+from rewire.io import save_dense, to_csr
 
 
 class Attention(nn.Module):

@@ -180,9 +180,9 @@ def start_label(name: str) -> str:
 
 
 def start_from(description: AnyStart) -> Start:
-    """The start of a name (``erk``, ``magnitude``, ...), of a dictionary or of another model; a part stays as it is.
+    """The start that is described by a name, a dictionary by layer name or a model; a part is returned as it is.
 
-    A dictionary by layer name holds densities, bool masks or positions.
+    The values of a dictionary are densities, bool masks or positions. Of a model, its topology is taken.
 
     >>> start_from({"stem*": 1.0})
     Scattered(rule=Explicit(densities=(('stem*', 1.0),)))

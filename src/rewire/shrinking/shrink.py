@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from rewire.model.kinds import is_conv_or_linear
-from rewire.model.state_names import MASK, mask_name, masks_in, masks_of
+from rewire.model.state_names import mask_name, masks_in, masks_of
 from rewire.shrinking.cut import cut, groups_left
 from rewire.shrinking.graph import ShrinkError, TraceError
 from rewire.shrinking.plan import Plan, plan
@@ -123,11 +123,12 @@ def _set_masks(model: nn.Module, topology: Topology) -> None:
     """Register the masks of ``topology``, and refuse a weight with values outside of its mask: they would be lost."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for layer, mask in _masks_by_layer(model, topology).items():
-        name = f"{layer}.weight" if layer else "weight"
+        name = layer if layer in parameters else f"{layer}.weight" if layer else "weight"
         if name not in parameters or parameters[name].shape != mask.shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {shape}")
-        model.get_submodule(layer).register_buffer(MASK, mask.cpu().bool())
+        path, _, parameter = name.rpartition(".")
+        model.get_submodule(path).register_buffer(mask_name(parameter), mask.cpu().bool())
     for name, mask in topology_masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask.bool()).any()):
             raise ShrinkError(

@@ -1,4 +1,4 @@
-"""Batch norm and pooling with the batch innermost, against torch's own."""
+"""Batch norm and pooling in HWCN layout, against torch's own."""
 
 import pytest
 import torch
@@ -8,36 +8,29 @@ from hypothesis import strategies as st
 
 from rewire.kernels import library
 from rewire.kernels.batch import norm, pooling
-from rewire.kernels.geometry import is_batch_innermost
+from rewire.kernels.geometry import is_hwcn
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 BATCHES = [1, 3, 16, 100]
 
 
-@pytest.fixture(params=library.available())
-def isa(request, monkeypatch):
-    loaded = library.load(request.param)
-    monkeypatch.setattr(norm, "native", lambda: loaded)
-    monkeypatch.setattr(pooling, "native", lambda: loaded)
-
-
-def image(batch, channels=5, height=7, width=6, innermost=True):
+def image(batch, channels=5, height=7, width=6, hwcn=True):
     x = torch.randn(height, width, channels, batch).permute(3, 2, 0, 1)
-    return (x if innermost else x.contiguous()).mul(2).add(30).requires_grad_()  # far from zero: squares would cancel
+    return (x if hwcn else x.contiguous()).mul(2).add(30).requires_grad_()  # far from zero: squares would cancel
 
 
 def agree(y, expected, inputs):
     grad = torch.randn_like(expected)
-    assert is_batch_innermost(y)
+    assert is_hwcn(y)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
     for a, b in zip(torch.autograd.grad(y, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("innermost", [True, False])
-def test_native_batch_norm(isa, batch, innermost):
-    x = image(batch, innermost=innermost)
+@pytest.mark.parametrize("hwcn", [True, False])
+def test_native_batch_norm(isa, batch, hwcn):
+    x = image(batch, hwcn=hwcn)
     weight, bias = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
     y, (mean, variance) = norm.batch_norm(x, weight, bias, 1e-5)
     torch.testing.assert_close(mean, x.mean((0, 2, 3)))
@@ -60,7 +53,7 @@ def test_native_pooling(isa, batch, kernel, stride, pad):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_fuzzed_maps_stay_inside_their_memory(data):
+def test_fuzzed_activations_stay_inside_their_memory(data):
     """The results are right; that nothing outside is touched is what the sanitizers watch (``make sanitize``)."""
     small = st.integers(1, 4)
     kernel, stride = ((data.draw(small), data.draw(small)) for _ in range(2))
@@ -70,10 +63,8 @@ def test_fuzzed_maps_stay_inside_their_memory(data):
     x, counts = image(batch, channels, height, width), data.draw(st.booleans())
     weight, bias = torch.randn(channels, requires_grad=True), torch.randn(channels, requires_grad=True)
     window = [*kernel, *stride, *pad]
-    for level in library.available():
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (norm, pooling):
-                patch.setattr(module, "native", lambda level=level: library.load(level))
+    for isa in library.available():
+        with library.use(library.load(isa)):
             agree(pooling.max_pool2d(x, window), F.max_pool2d(x, kernel, stride, pad), (x,))
             expected = F.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
             agree(pooling.avg_pool2d(x, window, counts), expected, (x,))

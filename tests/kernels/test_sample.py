@@ -1,4 +1,4 @@
-"""Steps on one sample, each against torch: layers sparse and dense in every geometry, sums, pooling, copies."""
+"""Steps of one-sample programs against torch: sparse and dense layers in every geometry, sums, pooling, copies."""
 
 import itertools
 import math
@@ -12,44 +12,53 @@ from tests.kernels.cases import agree, draw, geometries, through_torch
 
 from rewire.kernels import library
 from rewire.kernels.geometry import Geometry
-from rewire.kernels.sample.activation import INPUT, OUTPUT, Kind, Planes, Step
-from rewire.kernels.sample.program import LargeMapError, Program, Weights, copy_margin, layer_steps, margin_for
+from rewire.kernels.sample.activation import INPUT, OUTPUT, Activation, Kind, Step, Window
+from rewire.kernels.sample.layer_steps import (
+    LargeActivationError,
+    Weights,
+    copy_margin,
+    layer_steps,
+    margin_for,
+)
+from rewire.kernels.sample.program import Program
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 CASES = list(geometries())
 
 
 @pytest.fixture(scope="module", params=library.available())
-def isa(request):
+def isa(request):  # per module, as Hypothesis needs it
     return library.load(request.param)
 
 
-def entered(x, margin):
-    """The step that takes a sample in."""
+def copied_in(x, margin):
+    """The step that copies the input of a program into an activation with a margin."""
     sizes = x.shape[1:]
-    return Step(Kind.COPY, Planes(*sizes, at=INPUT), Planes(*sizes, margin))
+    return Step(Kind.COPY, Activation(*sizes, offset=INPUT), Activation(*sizes, margin))
 
 
 def result(library, x, steps, runs=1):
-    """What a program writes; run again, it finds its memory as it was."""
+    """The output of a program; a second run must find its memory in order."""
     last = steps[-1].target
-    program = Program([*steps, Step(Kind.COPY, last, Planes(last.channels, last.height, last.width, at=OUTPUT))])
-    y, own = torch.empty(1, last.channels, last.height, last.width), torch.zeros(program.size)
+    program = Program(
+        [*steps, Step(Kind.COPY, last, Activation(last.channels, last.height, last.width, offset=OUTPUT))]
+    )
+    y, memory = torch.empty(1, last.channels, last.height, last.width), torch.zeros(program.size)
     for _ in range(runs):
         y.fill_(math.nan)
-        program.run(library, x, y, own)
+        program.run(library, x, y, memory)
     return y
 
 
 def layer(library, geometry, x, values, positions, bias, margin, limit=-1.0, residual=False):
-    """A sample taken in, and a layer behind it, whose output ``x`` is added to where that is asked for."""
-    into = entered(x, margin)
+    """The steps of a layer, the input's own included; ``residual``: the input is added to the output."""
+    into = copied_in(x, margin)
     weights = Weights(geometry, values, bias, positions, limit)
     return [into, *layer_steps(library, weights, into.target, margin, into.target if residual else None)]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_native_sparse_layers_between_maps_with_borders(isa, threads):
+def test_native_sparse_layers_between_activations_with_margins(isa, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     for index, (geometry, size) in enumerate(CASES):
@@ -63,7 +72,7 @@ def test_native_sparse_layers_between_maps_with_borders(isa, threads):
     torch.set_num_threads(before)
 
 
-def test_native_dense_layers_between_maps_with_borders(isa):
+def test_native_dense_layers_between_activations_with_margins(isa):
     for index, (geometry, size) in enumerate(CASES):
         x, values, positions, bias = (t.detach() for t in draw(geometry, size, 1, density=1.0, seed=index))
         values = torch.empty_like(values).index_copy_(0, positions, values)
@@ -76,8 +85,8 @@ def test_native_dense_layers_between_maps_with_borders(isa):
     density=st.sampled_from([0.0, 0.1, 0.5, 1.0]), is_dense=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_fuzzed_runs_of_every_length(isa, width, height, outputs, threads, density, is_dense, seed):
-    """Tiles of every number of vectors, and a residual sum on the way."""
+def test_fuzzed_planes_of_every_size(isa, width, height, outputs, threads, density, is_dense, seed):
+    """Tiles of every number of vectors, and a residual sum."""
     geometry = Geometry((outputs, 3, 3, 3), padding=(1, 1))
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 3, height, width, generator=generator)
@@ -101,52 +110,52 @@ def test_native_pooling(isa):
                 continue
             x = torch.randn(1, 5, *size, generator=torch.Generator().manual_seed(index))
             x[0, 0, 0, 0] = math.nan
-            into = entered(x, index % 2)
-            window = (kernel, kernel, stride, stride, pad, pad)
+            into = copied_in(x, index % 2)
             for kind, counts, y in (
-                (Kind.MAX_POOL, 0, F.max_pool2d(x, kernel, stride, pad)),
-                (Kind.AVERAGE_POOL, 0, F.avg_pool2d(x, kernel, stride, pad, count_include_pad=False)),
-                (Kind.AVERAGE_POOL, 1, F.avg_pool2d(x, kernel, stride, pad)),
+                (Kind.MAX_POOL, False, F.max_pool2d(x, kernel, stride, pad)),
+                (Kind.AVG_POOL, False, F.avg_pool2d(x, kernel, stride, pad, count_include_pad=False)),
+                (Kind.AVG_POOL, True, F.avg_pool2d(x, kernel, stride, pad)),
             ):
-                step = Step(kind, into.target, Planes(*y.shape[1:], index % 2), window=(*window, counts, 0))
+                window = Window((kernel, kernel), (stride, stride), (pad, pad), counts)
+                step = Step(kind, into.target, Activation(*y.shape[1:], index % 2), window=window)
                 torch.testing.assert_close(result(isa, x, [into, step], runs=2), y, equal_nan=True)
 
 
 def test_native_sums_and_flat_copies(isa):
     x = torch.randn(1, 3, 4, 5)
-    into = entered(x, 2)
-    twice = Step(Kind.ADD, into.target, Planes(3, 4, 5, 2), into.target, 1.5)
+    into = copied_in(x, 2)
+    twice = Step(Kind.ADD, into.target, Activation(3, 4, 5, 2), into.target, 1.5)
     assert torch.equal(result(isa, x, [into, twice], runs=2), (2 * x).clamp(0, 1.5))
-    flat = Step(Kind.COPY, twice.target, Planes(60, 1, 1))
+    flat = Step(Kind.COPY, twice.target, Activation(60, 1, 1))
     assert torch.equal(result(isa, x, [into, twice, flat]).flatten(), (2 * x).clamp(0, 1.5).flatten())
 
 
-def test_maps_of_one_form_take_turns():
-    into = Step(Kind.COPY, Planes(3, 4, 5, at=INPUT), Planes(3, 4, 5, 1))
+def test_activations_of_one_layout_share_memory():
+    into = Step(Kind.COPY, Activation(3, 4, 5, offset=INPUT), Activation(3, 4, 5, 1))
     steps = [into]
     for _ in range(6):
-        steps.append(Step(Kind.ADD, steps[-1].target, Planes(3, 4, 5, 1)))
+        steps.append(Step(Kind.ADD, steps[-1].target, Activation(3, 4, 5, 1)))
     program = Program(steps)
     assert program.size == 2 * into.target.size
     for before, after in itertools.pairwise(steps):
-        assert before.target.at != after.target.at
+        assert before.target.offset != after.target.offset
 
 
-def test_a_map_that_is_read_later_keeps_its_place():
-    into = Step(Kind.COPY, Planes(3, 4, 5, at=INPUT), Planes(3, 4, 5, 1))
-    first, second = (Step(Kind.ADD, into.target, Planes(3, 4, 5, 1)) for _ in range(2))
-    last = Step(Kind.ADD, second.target, Planes(3, 4, 5, 1), into.target)
+def test_an_activation_that_is_read_later_keeps_its_memory():
+    into = Step(Kind.COPY, Activation(3, 4, 5, offset=INPUT), Activation(3, 4, 5, 1))
+    first, second = (Step(Kind.ADD, into.target, Activation(3, 4, 5, 1)) for _ in range(2))
+    last = Step(Kind.ADD, second.target, Activation(3, 4, 5, 1), into.target)
     Program([into, first, second, last])
-    assert len({step.target.at for step in (into, second, last)}) == 3
+    assert len({step.target.offset for step in (into, second, last)}) == 3
 
 
-def test_planes_by_hand():
-    """Two by three pixels with a border: rows four apart, the first pixel behind a row and a column of zeros."""
-    planes = Planes(2, 2, 3, margin=1)
-    assert (planes.pitch, planes.first) == (4, 5)
-    assert planes.plane == 5 + 16  # whole vectors from the first pixel on
-    assert Planes(7, 1, 1, margin=3).plane == 1
-    assert Planes(2, 2, 3, at=INPUT).plane == 6
+def test_the_layout_of_an_activation_by_hand():
+    """Two by three pixels with a margin: rows four apart, the first pixel behind a row and a column of zeros."""
+    planes = Activation(2, 2, 3, margin=1)
+    assert (planes.row_stride, planes.origin) == (4, 5)
+    assert planes.channel_stride == 5 + 16  # whole vectors from the first pixel on
+    assert Activation(7, 1, 1, margin=3).channel_stride == 1
+    assert Activation(2, 2, 3, offset=INPUT).channel_stride == 6
 
 
 def test_the_margin_is_what_a_layer_reads_beyond_the_edge():
@@ -166,8 +175,8 @@ def test_native_kernels_with_many_taps(isa):
         agree([result(isa, x, steps)], [through_torch(x, values, positions, bias, geometry)], 1e-4)
 
 
-def test_a_map_that_no_offset_reaches_is_refused(isa):
+def test_an_activation_too_large_for_32_bits_is_refused(isa):
     geometry = Geometry((1, 40000, 1, 1))
     weights = Weights(geometry, torch.ones(1), None, torch.zeros(1, dtype=torch.int32))
-    with pytest.raises(LargeMapError, match="a map of 40000 x 256 x 256 is too large"):
-        layer_steps(isa, weights, Planes(40000, 256, 256), 0)
+    with pytest.raises(LargeActivationError, match="an activation of 40000 x 256 x 256 is too large"):
+        layer_steps(isa, weights, Activation(40000, 256, 256), 0)

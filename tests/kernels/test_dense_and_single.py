@@ -1,4 +1,4 @@
-"""The other ways through a sparse layer: blocks of rows, one sample alone, moments on the way, large maps."""
+"""Other ways through a sparse layer: dense convolution, a single sample, channel moments, non-temporal stores."""
 
 import math
 
@@ -8,39 +8,40 @@ from tests.kernels.cases import agree, compare, draw, geometries, linear, throug
 
 from rewire.kernels import library
 from rewire.kernels.batch import ops
-from rewire.kernels.batch.plan import DENSE
+from rewire.kernels.batch.plan import Plan
 from rewire.kernels.geometry import Geometry
+from rewire.kernels.plan_cache import cached_plan
+from rewire.kernels.tuning import DENSE_ABOVE
 
-pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
+pytestmark = [
+    pytest.mark.skipif(not library.available(), reason="the native kernels are not built"),
+    pytest.mark.usefixtures("isa"),
+]
 CASES = list(geometries())
 PADDED = Geometry((12, 6, 3, 3), padding=(1, 1))
 
 
-@pytest.fixture(autouse=True, params=library.available())
-def isa(request, monkeypatch):
-    loaded = library.load(request.param)
-    monkeypatch.setattr(ops, "native", lambda: loaded)
-
-
 @pytest.mark.parametrize("batch", [1, 3, 16, 100, 128])
 @pytest.mark.parametrize("density", [0.6, 0.8, 1.0])
-def test_native_row_blocks(batch, density):
+def test_native_dense_convolution(batch, density):
     cases = CASES if batch == 3 else CASES[batch % 7 :: 7]
     used = 0
     for index, (geometry, size) in enumerate(cases):
         positions = torch.arange(round(density * geometry.numel))
-        used += all(ops.plan_for(geometry, positions, *size).dense)
+        used += all(cached_plan(Plan, geometry, positions, *size).dense)
         compare(geometry, size, batch, density, seed=index)
-    assert (used > len(cases) // 10) == (density > DENSE[1])
+    assert (used > len(cases) // 10) == (density > DENSE_ABOVE[1])
 
 
-def test_row_blocks_serve_layers_that_are_hardly_sparse():
-    forward, backward = DENSE
+def test_layers_of_high_density_are_computed_dense():
+    forward, backward = DENSE_ABOVE
     for share, expected in ((forward, [False, False]), (backward, [True, False]), (backward + 0.02, [True, True])):
         positions = torch.arange(int(share * PADDED.numel))
-        assert ops.plan_for(PADDED, positions, 8, 8).dense == expected
-        assert not any(ops.plan_for(Geometry((12, 54, 1, 1)), positions, 1, 1).dense)  # a linear layer has one pixel
-    assert not any(ops.plan_for(Geometry((6, 1, 3, 3), groups=6), torch.arange(54), 8, 8).dense)
+        assert cached_plan(Plan, PADDED, positions, 8, 8).dense == expected
+        assert not any(
+            cached_plan(Plan, Geometry((12, 54, 1, 1)), positions, 1, 1).dense
+        )  # a linear layer has one pixel
+    assert not any(cached_plan(Plan, Geometry((6, 1, 3, 3), groups=6), torch.arange(54), 8, 8).dense)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16, 20])
@@ -66,7 +67,7 @@ def test_native_single_sample(threads):
     torch.set_num_threads(threads)
     for index, (geometry, size) in enumerate(CASES):
         x, values, positions, bias = (t.detach() for t in draw(geometry, size, 1, seed=index))
-        if index % 2:  # sorted and short, as the packed store has them; else as they come
+        if index % 2:  # sorted and 32-bit, as the packed store has them; else unsorted
             positions, order = positions.sort()
             positions, values = positions.int(), values[order]
         with torch.no_grad():
@@ -75,7 +76,7 @@ def test_native_single_sample(threads):
     torch.set_num_threads(before)
 
 
-def test_native_single_sample_keeps_what_is_no_number():
+def test_native_single_sample_passes_nan_through():
     with torch.no_grad():
         y = linear(torch.tensor([[float("nan"), -1.0]]), torch.ones(2), torch.tensor([0, 3]), None, 2, math.inf)
     assert y[0, 0].isnan()
@@ -83,8 +84,8 @@ def test_native_single_sample_keeps_what_is_no_number():
 
 
 @pytest.mark.parametrize("density", [0.1, 0.6])
-def test_native_large_maps_are_streamed(density):
-    """From four megabytes on, maps are written past the caches."""
+def test_native_large_outputs_are_written_past_the_caches(density):
+    """Outputs of four megabytes and more use non-temporal stores."""
     compare(Geometry((40, 8, 3, 3), padding=(1, 1)), (41, 41), 16, density)
     compare(Geometry((8, 40, 3, 3), (2, 2), padding=(1, 1)), (41, 41), 16, density)
 
@@ -93,10 +94,10 @@ def test_positions_of_either_width_and_in_any_order_are_the_same_layer():
     x, values, positions, bias = draw(PADDED, (6, 6), 5)
     grad = torch.randn(5, 12, 6, 6)
     expected = ops.sparse_conv2d(x, values, positions, bias, PADDED)
-    wanted = torch.autograd.grad(expected, (x, values), grad)
+    gradients = torch.autograd.grad(expected, (x, values), grad)
     order = positions.argsort()
     for kind in (torch.int32, torch.int64):
         ranked = positions[order].to(kind)
         y = ops.sparse_conv2d(x, values[order], ranked, bias, PADDED)
         torch.testing.assert_close(y, expected)
-        agree(torch.autograd.grad(y, (x, values), grad), wanted, 1e-4)
+        agree(torch.autograd.grad(y, (x, values), grad), gradients, 1e-4)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewire.core import dense_ops as flat
-from rewire.core.dense_ops import count, is_finite, put, take, top_where_off, where_true
+from rewire.core.dense_ops import count, is_finite, put, take, top_where_inactive, where_true
 
 
 def brute_force(dense, mask, k, floor):
@@ -32,7 +32,7 @@ def test_the_top_of_a_dense_tensor_in_every_form(form, k, floor, monkeypatch):
     generator = torch.Generator().manual_seed(k)
     dense = form((torch.randn(6, 5, 4, 3, generator=generator) * 2).round() / 2)  # many ties, some zeros
     mask = torch.rand(6, 5, 4, 3, generator=generator) < 0.3
-    found = top_where_off(dense, mask, k, floor)
+    found = top_where_inactive(dense, mask, k, floor)
     assert found.positions.tolist() == brute_force(dense, mask, k, floor)
     assert torch.equal(found.values, take(dense, found.positions).abs())
 
@@ -47,7 +47,7 @@ def test_the_sampled_guess_never_changes_the_answer(k, density, seed):
     guess = flat._guess
     try:
         flat._guess = lambda tensor, k: guess(tensor, k, samples=64)
-        assert top_where_off(dense, mask, k).positions.tolist() == expected
+        assert top_where_inactive(dense, mask, k).positions.tolist() == expected
     finally:
         flat._guess = guess
 

@@ -39,18 +39,18 @@ def layout():
         x, y = batch(number)
         F.cross_entropy(model(x), y).backward()
         if (number + 1) % EVERY:
-            assert all(not layer.grad[~layer.held].any() for layer in rewirer.layers)
+            assert all(not layer.grad[~layer.local_mask].any() for layer in rewirer.layers)
         optimizer.step()
         for layer in rewirer.layers:
             mask = layer.mask
             assert isinstance(mask, DTensor)
             assert (mask.placements, mask.shape) == (layer.parameter.placements, layer.parameter.shape)
             assert mask.to_local().shape == layer.parameter.to_local().shape
-            assert not layer.weight[~layer.held].any()
+            assert not layer.weight[~layer.local_mask].any()
             for state in state_tensors(optimizer, layer.parameter):
-                assert not state.to_local()[~layer.held].any()
+                assert not state.to_local()[~layer.local_mask].any()
             assert int(mask.full_tensor().sum()) == layer.nnz
-            empty.append(not layer.held.numel())
+            empty.append(not layer.local_mask.numel())
         optimizer.zero_grad()
     text, state, known = repr(rewirer), rewirer.state_dict(), [one.nnz for one in densities(model)]
     assert known == [layer.nnz for layer in rewirer.layers]
@@ -109,8 +109,11 @@ def copies_of_shards():
         states.append(seen(rewirer))
     if dist.get_rank() == 3:  # a weight moves in one copy
         layer = rewirer.layers[1]
-        at = layer.held.view(-1).nonzero()[0]
-        layer.held.view(-1)[at], layer.held.view(-1)[(~layer.held).view(-1).nonzero()[0]] = False, True
+        at = layer.local_mask.view(-1).nonzero()[0]
+        layer.local_mask.view(-1)[at], layer.local_mask.view(-1)[(~layer.local_mask).view(-1).nonzero()[0]] = (
+            False,
+            True,
+        )
     step(model, optimizer, 0)
     with pytest.raises(RuntimeError, match="do not have the same .*4"):
         step(model, optimizer, 1)
@@ -151,7 +154,7 @@ def sent():
 
 def _everything(rewirer, optimizer):
     for layer in rewirer.layers:
-        yield from (layer.weight, layer.held, layer.weight)  # the gradient is as large as the weight
+        yield from (layer.weight, layer.local_mask, layer.weight)  # the gradient is as large as the weight
         yield from (state.to_local() for state in state_tensors(optimizer, layer.parameter))
 
 

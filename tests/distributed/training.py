@@ -75,7 +75,7 @@ def seen(rewirer):
     """Everything about the topology, and the weights: what this process holds of them."""
     return {
         "starts": [layer.span.start for layer in rewirer.layers],
-        "masks": [layer.held.flatten().clone() for layer in rewirer.layers],
+        "masks": [layer.local_mask.flatten().clone() for layer in rewirer.layers],
         "weights": [layer.weight.flatten().clone() for layer in rewirer.layers],
         "nnz": [layer.nnz for layer in rewirer.layers],
         "history": list(rewirer.history),

@@ -210,11 +210,11 @@ def test_clearing_by_bits_and_by_mask_are_the_same(dtype, monkeypatch):
         model = mlp(dtype=dtype)
         rewirer = rewire.sparsify(model, OPTIMIZERS["sgd"](model.parameters()), rewire.static(density=0.3))
         layer = rewirer.layers[0]
-        assert (layer._bits is None) == (small == 0)
+        assert (layer._bit_mask is None) == (small == 0)
         generator = torch.Generator().manual_seed(0)
         layer.parameter.grad = torch.randn(layer.shape, generator=generator).to(dtype)
         layer.parameter.grad[0, :6] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-30, 3.0])
-        layer.clear()
+        layer.clear_inactive_grad()
         assert not layer.parameter.grad[~layer.mask].any()
         cleared.append(layer.parameter.grad)
     assert torch.equal(cleared[0].nan_to_num(7.0), cleared[1].nan_to_num(7.0))

@@ -67,7 +67,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def tiles(one: Tensor, two: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Flat pieces of two tensors of one shape in row-major order, with their first position; no more is ever copied."""
+    """Flat pieces of two tensors of one shape in row-major order, with the position at which each begins."""
     size = TILE.get(one.device.type, ELSEWHERE)
     if one.is_contiguous() and two.is_contiguous():
         one, two = one.view(-1), two.view(-1)
@@ -79,7 +79,7 @@ def tiles(one: Tensor, two: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield at * row, one[at : at + rows].reshape(-1), two[at : at + rows].reshape(-1)
 
 
-def top_where_off(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> Top:
+def top_where_inactive(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> Top:
     """The ``k`` largest ``|dense|`` where the mask is off, of those at or above ``floor`` and not zero. Exact.
 
     A first threshold is guessed from a sample; should it prove too high, the tiles are read once more without it.
@@ -104,41 +104,41 @@ def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
 def top_of_tiles(
     pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, like: Tensor, numel: int | None = None
 ) -> Top:
-    """Tile by tile, keep what reaches the floor; when a quarter too many are held, keep the best and raise the floor.
+    """Keep what reaches the floor, tile by tile; with a quarter too many, discard the smallest and raise the floor.
 
     A tile is its first position, its values and which of them are used. ``like`` gives dtype and device, and the
     number of positions where it has an element for each.
     """
     numel = like.numel() if numel is None else numel
-    held = _Held(min(k, numel), like, numel)
-    for begin, tile, used in pieces if held.k > 0 else ():
-        held.add(_candidates(tile, used, floor), begin)
-        if held.count > held.k + held.k // 4:
-            floor = held.keep_best()
-    held.keep_best()
-    return held.top()
+    best = _BestSoFar(min(k, numel), like, numel)
+    for begin, tile, used in pieces if best.k > 0 else ():
+        best.add(_candidates(tile, used, floor), begin)
+        if best.count > best.k + best.k // 4:
+            floor = best.discard_rest()
+    best.discard_rest()
+    return best.top()
 
 
-class _Held:
-    """Room for ``k`` candidates and some more, taken once: many small pieces would scatter over the heap."""
+class _BestSoFar:
+    """A buffer for ``k`` candidates and some more, allocated once: many small ones would fragment the heap."""
 
     def __init__(self, k: int, like: Tensor, numel: int) -> None:
         self.k, self.count = k, 0
-        room = 2 * k + k // 4  # a quarter too many are held, and then another k may come
+        room = 2 * k + k // 4  # up to a quarter too many, and then another k from one tile
         narrow = torch.int32 if numel < 1 << 31 else torch.int64
         self._values = torch.empty(room, dtype=like.dtype, device=like.device)
         self._positions = torch.empty(room, dtype=narrow, device=like.device)
 
     def add(self, found: Top, begin: int) -> None:
         """Candidates of a tile, which begins at a position."""
-        found = found.strongest(self.k)
+        found = found.largest(self.k)
         end = self.count + len(found)
         self._values[self.count : end] = found.values
         self._positions[self.count : end] = found.positions + begin
         self.count = end
 
-    def keep_best(self) -> float:
-        """Leave the ``k`` largest, in place and in order; their smallest is returned, or 0 while there is none."""
+    def discard_rest(self) -> float:
+        """Keep the ``k`` largest, in place and in order. Returns the smallest of them, or 0 if there is none."""
         marks = top(self._values[: self.count], self.k)
         size, self.count = TILE.get(marks.device.type, ELSEWHERE), 0
         for begin in range(0, len(marks), size):
@@ -150,7 +150,7 @@ class _Held:
         return float(self._values[: self.count].min()) if self.count else 0.0
 
     def top(self) -> Top:
-        """All that is held."""
+        """The candidates."""
         return Top(self._values[: self.count].clone(), self._positions[: self.count].long())
 
 

@@ -1,7 +1,7 @@
-"""Who holds the layers: one process alone, or several ranks with a shard of every layer each.
+"""The processes that hold the layers: a single one, or several ranks with a shard of every layer each.
 
-Algorithms see what their own process holds, in positions of the whole layer, and counts of the whole layer. Whatever
-is decided about a whole layer, or about all of them, is asked of ``Ranks``. Alone, the answers cost nothing.
+Parts see the positions of their own shard, numbered within the whole layer, and the counts of the whole layer.
+Decisions about whole layers go through ``Ranks``. In a single process they cost nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,37 +11,37 @@ from rewire.core.topology import Top, merge
 
 
 class Ranks(Protocol):
-    """Processes that rewire together. All of them ask the same questions in the same order."""
+    """Processes that rewire together. Each method is a collective: all ranks call the same ones in the same order."""
 
     @property
     def index(self) -> int:
-        """Which of them this process is; earlier ranks hold earlier positions."""
+        """The rank of this process; lower ranks hold lower positions."""
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks."""
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
-        """Of each list, joined over the ranks, its ``k`` largest: those that this process holds."""
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """The ``k`` largest entries of each list over all ranks; returns those that this process holds."""
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-        """The ``k`` largest of all lists of all ranks, as ``topology.merge``: those that this process holds."""
+        """``topology.merge`` of the lists of all ranks; returns the entries that this process holds."""
 
 
 class Alone:
-    """One process that holds everything."""
+    """A single process that holds whole layers."""
 
     index = 0
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """There are no others."""
+        """The numbers of the only rank."""
         return [list(numbers)]
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
-        """List by list."""
-        return [one.strongest(k) for one, k in zip(tops, ks, strict=True)]
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """The ``k`` largest entries of each list."""
+        return [one.largest(k) for one, k in zip(tops, ks, strict=True)]
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-        """At once."""
+        """The ``k`` largest entries of all lists."""
         return merge(tops, k, scales)
 
 
@@ -55,13 +55,3 @@ def total(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
     [3, 4]
     """
     return [sum(column) for column in zip(*ranks.gather(list(numbers)), strict=True)]
-
-
-def before(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
-    """The sum of each number over the ranks before this one.
-
-    >>> before(ALONE, [3, 4])
-    [0, 0]
-    """
-    everyone = ranks.gather(list(numbers))
-    return [sum(column[: ranks.index]) for column in zip(*everyone, strict=True)]

@@ -1,4 +1,4 @@
-"""Tensors that are spread over ranks: what this process holds of them. A plain tensor is held whole.
+"""DTensors: the local shard of a tensor, and the flat positions it covers. A plain tensor is its own shard.
 
 ``fully_shard`` splits parameters by rows, so a rank holds a range of flat positions; the last ranks may hold none.
 """
@@ -19,12 +19,12 @@ def is_sharded(tensor: object) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that is in this process: all of it, or a shard. Shares its memory."""
-    held: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return held
+    shard: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return shard
 
 
 def whole(tensor: Any) -> Tensor:
-    """All of a tensor. If it is spread over ranks, all of them must ask."""
+    """The whole tensor. If it is sharded, a collective: all ranks must call it."""
     full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
     return full
 
@@ -37,11 +37,11 @@ def span(tensor: Tensor, name: str) -> range:
     rows, row = tensor.shape[0], tensor.shape[1:].numel()
     each = -(-rows // mesh.size(dim))
     first, last = (min(rank * each, rows) for rank in (mesh.get_local_rank(dim), mesh.get_local_rank(dim) + 1))
-    held = local(tensor)
-    if held.shape != (last - first, *tensor.shape[1:]):
+    shard = local(tensor)
+    if shard.shape != (last - first, *tensor.shape[1:]):
         raise ValueError(
             f"{name}: this rank should hold rows {first} to {last} of {tuple(tensor.shape)}, but its shard is "
-            f"{tuple(held.shape)}; only the layout of fully_shard is known"
+            f"{tuple(shard.shape)}; only the layout of fully_shard is known"
         )
     return range(first * row, last * row)
 
@@ -57,20 +57,20 @@ def sharded_by_rows(tensor: Any, name: str) -> "tuple[DeviceMesh, int]":
     return tensor.device_mesh, dims[0]
 
 
-def spread_like(held: Tensor, tensor: Any) -> Tensor:
-    """A tensor of which this process holds ``held``, laid out as ``tensor`` is."""
+def shard_like(shard: Tensor, tensor: Any) -> Tensor:
+    """A tensor with this local shard, placed like ``tensor``; the shard itself if that is not a DTensor."""
     if not is_sharded(tensor):
-        return held
+        return shard
     from torch.distributed.tensor import DTensor
 
     stride = torch.empty(tensor.shape, device="meta").stride()
     made: Tensor = DTensor.from_local(
-        held, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=stride
+        shard, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=stride
     )
     return made
 
 
-def copy_into(target: Tensor, source: Tensor, held: range) -> None:
-    """Copy a whole or an equally spread tensor into one of which this process holds a range of positions."""
-    part = local(source) if is_sharded(source) else source.reshape(-1)[held.start : held.stop]
+def copy_into(target: Tensor, source: Tensor, positions: range) -> None:
+    """Copy a whole or equally sharded tensor into one whose local shard covers these flat positions."""
+    part = local(source) if is_sharded(source) else source.reshape(-1)[positions.start : positions.stop]
     local(target).copy_(part.reshape(local(target).shape))

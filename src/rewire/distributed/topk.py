@@ -3,8 +3,8 @@
 A top-k needs one number, the k-th largest value. It is found digit by digit: each rank counts how many of its values
 have which leading byte, the counts are summed, and the byte that holds the k-th is known to all; then the next byte,
 among those that agree so far. Four sums of 256 counts for float32, eight for float64, whatever k is. Then every rank
-keeps its own values above it. Of values equal to it the first are taken, as ever: by list, then by rank, whose shards
-are in the order of positions.
+keeps its own values above it. Of values equal to it the first are taken: by list, then by rank, whose shards are in the
+order of positions. That is the tie-breaking rule of ``core.topology``.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ class Shards:
         """The numbers of every rank."""
         return self.group.gather(numbers)
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
-        """Of each list, joined over the ranks, the part of its ``k`` largest that is held here."""
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """Of each list, joined over the ranks, the part of its ``k`` largest that this process holds."""
         if not any(ks):
-            return [one.strongest(0) for one in tops]
-        near = [one.strongest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
+            return [one.largest(0) for one in tops]
+        near = [one.largest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
         return self._select(near, [one.values for one in near], list(range(len(tops))), ks)
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-        """The part of the ``k`` largest of all lists of all ranks that is held here."""
+        """The part of the ``k`` largest of all lists of all ranks that this process holds."""
         if k <= 0:
-            return [one.strongest(0) for one in tops]
+            return [one.largest(0) for one in tops]
         near = merge(tops, k, scales)
         factors = scales or [1.0] * len(near)
         scaled = [one.values if s == 1.0 else one.values / s for one, s in zip(near, factors, strict=True)]

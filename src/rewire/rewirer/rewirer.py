@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.layer import Context, Signal
 from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
 from rewire.core.ranks import total
+from rewire.core.topology import Edit
 from rewire.core.views import Captured
 from rewire.distributed.dtensor import copy_into
 from rewire.distributed.group import Traffic
@@ -30,7 +31,7 @@ from rewire.rewirer.state import (
 from rewire.rewirer.step_counter import StepCounter
 from rewire.rewirer.table import table
 from rewire.stores.optimizer_state import unwrap_optimizer
-from rewire.stores.protocol import Store, StoredLayer, all_silent
+from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
 
 
 class Rewirer:
@@ -52,6 +53,7 @@ class Rewirer:
         self.model, self.store, self.method, self.seed = model, store, method, seed
         self.left_out = left_out  # weights that are not sparse, with the reason
         self.on_rewire = on_rewire
+        self._listeners: list[Callable[[Rewiring, Sequence[Edit]], None]] = []
         self.history: list[Rewiring] = []
         self.memory: dict[str, Any] = {}
         self.peers = Peers() if peers is None else peers  # the other ranks, if any are known yet
@@ -66,7 +68,7 @@ class Rewirer:
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
         self._hooks: list[RemovableHandle] = []
         if Signal.MOMENTUM in method.signals:
-            store.track_momentum()
+            store.track_momentum(method.momentum_decay)
         self._register_hooks()
         self._look_ahead()
 
@@ -144,6 +146,11 @@ class Rewirer:
         self.store.recount()
         self._look_ahead()
 
+    def listen(self, listener: Callable[[Rewiring, Sequence[Edit]], None]) -> Callable[[], None]:
+        """Call ``listener(record, edits)`` after each rewiring; call what is returned to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
         self._counter.settle()
@@ -173,14 +180,14 @@ class Rewirer:
         if self._is_trial:
             return None
         self._counter.note_skipped(optimizer)
-        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear)
+        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear_inactive_grads)
         if wrapped is None:
             self._gradients_are_ready()
         return wrapped
 
     def _after_first_evaluation(self) -> None:
         self._gradients_are_ready()
-        self.store.keep_inactive = False
+        self.store.keep_inactive_grads = False
 
     @torch.no_grad()
     def _gradients_are_ready(self) -> None:
@@ -202,7 +209,7 @@ class Rewirer:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_trial:
             return
-        self.store.after_step(look=self._captured is not None)
+        self.store.after_step(may_wait=self._captured is not None)
         self._counter.advance()
         due = self._is_due(self._counter.at_most)
         captured, self._captured = self._captured, None
@@ -231,6 +238,8 @@ class Rewirer:
         self.history.append(record)
         if self.on_rewire is not None:
             self.on_rewire(record)
+        for listener in list(self._listeners):
+            listener(record, edits)
 
     def _context(self, step: int) -> Context:
         return Context(step=step, seed=self.seed, memory=self.memory, ranks=self.store.ranks)
@@ -246,7 +255,7 @@ class Rewirer:
         """Gradients of inactive weights are cleared as they are accumulated, unless the next step ranks them."""
         ranked = self.method.ranks
         coming = self._is_due(self._counter.at_most + 1) is not None
-        self.store.keep_inactive = Signal.MOMENTUM in ranked or (coming and Signal.GRAD in ranked)
+        self.store.keep_inactive_grads = Signal.MOMENTUM in ranked or (coming and Signal.GRAD in ranked)
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
@@ -264,7 +273,7 @@ class Rewirer:
         if not self.check_signal:
             return
         self.check_signal = False
-        if all_silent(self.layers, self.store.ranks):
+        if no_gradient_arrived(self.layers, self.store.ranks):
             warnings.warn(
                 "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
                 f"start, and no method can revive it. {REMEDY}",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewire.core.method import Method, Rewiring
 from rewire.core.ranks import Ranks, total
-from rewire.stores.protocol import Store, StoredLayer, all_silent
+from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
 
 FORMAT = 1
 
@@ -69,7 +69,7 @@ def is_trial_step(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer
     waits = any(isinstance(rate, Tensor) and rate.device.type != "cpu" for rate in rates)
     if waits or any(map(float, rates)) or any(one.parameter.grad is None for one in layers):
         return False
-    return all_silent(layers, ranks)
+    return no_gradient_arrived(layers, ranks)
 
 
 def refuse_other(state: dict[str, Any], method: Method, store: Store, layers: Sequence[StoredLayer]) -> None:

@@ -1,1 +1,1 @@
-"""Who holds the numbers. A store implements ``Layer`` for each weight and applies edits to it."""
+"""How weights are stored: masked (a dense tensor and a mask) or packed (non-zeros only)."""

@@ -2,7 +2,7 @@
 
 Parameters stay in place, so torch.compile, automatic mixed precision, every optimizer and every checkpoint tool go on
 working. The mask is a buffer of the layer's module, next to its weight in the ``state_dict``. Where ``fully_shard``
-spread the parameter over ranks, its mask is spread alike, and everything here is about this rank's shard.
+shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,13 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
 from rewire.model.state_names import MASK, POSITIONS
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.optimizer_state import follows_shape, refuse_foreign
+from rewire.stores.optimizer_state import has_only_elementwise_state, refuse_untrained
 
 
 class MaskedStore:
@@ -45,86 +46,88 @@ class MaskedStore:
         optimizer: torch.optim.Optimizer,
         ranks: Ranks = ALONE,
     ) -> None:
-        """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
         self.optimizer = optimizer
         self.notes: dict[str, str] = {}
         self.ranks = ranks
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
-        self.keep_inactive = False  # leave the gradients of inactive weights alone until the step: they will be ranked
-        self._enforce: bool | None = None  # whether the optimizer moves weights without gradient; None: not known yet
+        self.keep_inactive_grads = False  # until the step, which will rank them
+        self._decay = MOMENTUM_DECAY
+        self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
             if values is not None:
-                mine = layer.mine(positions)
-                put(layer.weight, layer.place(positions[mine]), values[mine])
+                part = layer.local_part(positions)
+                put(layer.weight, layer.to_local(positions[part]), values[part])
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
-            self._hooks.append(layer.module.register_load_state_dict_pre_hook(_from_packed))
-            self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.distrust))
+            self._hooks.append(layer.module.register_load_state_dict_pre_hook(_unpack_checkpoint))
+            self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.invalidate))
         self._loading: list[RemovableHandle] = []
         self.follow(optimizer)
-        self._put_in_order()
+        self._enforce_topology()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
-        refuse_foreign(optimizer, {layer.name: layer.parameter for layer in self.layers})
+        refuse_untrained(optimizer, {layer.name: layer.parameter for layer in self.layers})
         for hook in self._loading:
             hook.remove()
-        self.optimizer, self._enforce = optimizer, None
-        self._loading = [optimizer.register_load_state_dict_post_hook(layer.distrust) for layer in self.layers]
+        self.optimizer, self._moves_inactive = optimizer, None
+        self._loading = [optimizer.register_load_state_dict_post_hook(layer.invalidate) for layer in self.layers]
         for layer in self.layers:
-            layer.distrust()
+            layer.invalidate()
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
-            if not self.keep_inactive:
+            if not self.keep_inactive_grads:
                 with torch.no_grad():
-                    layer.clear()
+                    layer.clear_inactive_grad()
 
         return clear
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
+        self._decay = decay
         for layer in self.layers:
             layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
 
     @torch.no_grad()
-    def before_step(self, decay: float = 0.9) -> None:
-        """Take the dense gradient into its average, where one is kept; then leave only active gradients."""
+    def before_step(self) -> None:
+        """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
-            _fit_loaded_state(self.optimizer, layer)
-        self._put_in_order()
+            _convert_loaded_state(self.optimizer, layer)
+        self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
-                layer.observe(decay, getattr(self.optimizer, "grad_scale", None))
-        self.clear()
+                layer.update_average(self._decay, getattr(self.optimizer, "grad_scale", None))
+        self.clear_inactive_grads()
 
     @torch.no_grad()
-    def _put_in_order(self) -> None:
+    def _enforce_topology(self) -> None:
         for layer in self.layers:
-            layer.put_in_order(self.optimizer)
+            layer.enforce_topology(self.optimizer)
 
     @torch.no_grad()
-    def clear(self) -> None:
-        """Leave nothing for the optimizer at inactive positions."""
+    def clear_inactive_grads(self) -> None:
+        """Zero the gradients of weights that do not exist, so that no optimizer moves them."""
         for layer in self.layers:
-            layer.clear()
+            layer.clear_inactive_grad()
 
     @torch.no_grad()
-    def after_step(self, look: bool) -> None:
-        """Undo what an optimizer did to weights without a gradient (Muon does; LBFGS does after a rewiring).
+    def after_step(self, may_wait: bool) -> None:
+        """Zero weights that the optimizer moved although their gradient was zero (Muon; LBFGS after a rewiring).
 
-        Whether it does is looked at once, at the first step that moves weights, and again when ``look`` says so:
-        looking waits for the device.
+        Whether it does so is checked at the first step that moves weights, and whenever ``may_wait``: the check waits
+        for the device.
         """
-        if look or (self._enforce is None and self._moves()):
-            moved = any(bool((layer.weight.ne(0) & ~layer.held).any()) for layer in self.layers)
-            self._enforce = bool(self._enforce) or moved or not follows_shape(self.optimizer)
-        if self._enforce:
+        if may_wait or (self._moves_inactive is None and self._can_move()):
+            moved = any(bool((layer.weight.ne(0) & ~layer.local_mask).any()) for layer in self.layers)
+            self._moves_inactive = bool(self._moves_inactive) or moved or not has_only_elementwise_state(self.optimizer)
+        if self._moves_inactive:
             for layer in self.layers:
-                layer.zero_inactive()
+                layer.zero_inactive_weights()
 
-    def _moves(self) -> bool:
-        """Whether this step can have moved weights at all: not during a warm-up that begins at zero, for instance."""
+    def _can_move(self) -> bool:
+        """Whether this step can move any weight: not while a warm-up has a learning rate of zero, for instance."""
         skipped = getattr(self.optimizer, "found_inf", None)
         rates = [group.get("lr", 1.0) for group in self.optimizer.param_groups]
         return all(isinstance(lr, Tensor) or lr > 0 for lr in rates) and not (skipped is not None and bool(skipped))
@@ -138,18 +141,20 @@ class MaskedStore:
         self.recount()
 
     def refresh(self) -> None:
-        """Count anew if something was loaded, as it is on all ranks or on none."""
-        if self.ranks is not ALONE and any(layer.is_distrusted for layer in self.layers):
+        """Count again if something was loaded. All ranks load, or none."""
+        if self.ranks is not ALONE and any(layer.is_invalid for layer in self.layers):
             self.recount()
 
     def recount(self) -> None:
-        """Let the ranks tell each other how many weights of each layer they hold. All of them must ask."""
+        """Sum the number of weights of each layer over the ranks. A collective: all ranks must call it."""
         if self.ranks is not ALONE:
-            for layer, whole in zip(self.layers, total(self.ranks, (one.nnz_here for one in self.layers)), strict=True):
-                layer.count_as(whole)
+            for layer, whole in zip(
+                self.layers, total(self.ranks, (one.local_nnz for one in self.layers)), strict=True
+            ):
+                layer.set_total_nnz(whole)
 
     def remove(self) -> None:
-        """Detach from the model: plain parameters, with zeros where no weight was."""
+        """Detach from the model: plain parameters, with zeros at inactive positions."""
         for hook in self._hooks + self._loading:
             hook.remove()
         for layer in self.layers:
@@ -157,16 +162,16 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Leave a plain module: no mask, and nothing that waits for a packed checkpoint."""
+    """Remove the mask from a module, and the hook that reads packed checkpoints."""
     module._buffers.pop(MASK, None)
     module._non_persistent_buffers_set.discard(MASK)
     hooks = module._load_state_dict_pre_hooks
-    for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _from_packed]:
+    for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]
 
 
-def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Write out the weight and the mask of a packed checkpoint before they are loaded."""
+def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Before loading: turn the values and positions of a packed checkpoint into a dense weight and a mask."""
     positions = state.pop(prefix + POSITIONS, None)
     if positions is not None:
         if is_sharded(module._parameters["weight"]):
@@ -179,10 +184,10 @@ def _from_packed(module: nn.Module, state: dict[str, Any], prefix: str, *_: obje
         state[prefix + MASK] = mask_of(positions, shape)
 
 
-def _fit_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:
-    """State of a packed checkpoint has an entry for each non-zero: write it out."""
+def _convert_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:
+    """Optimizer state from a packed checkpoint has one entry per non-zero: scatter it into dense tensors."""
     if is_sharded(layer.parameter):
-        return  # a packed checkpoint was refused
+        return  # packed checkpoints are refused for sharded models
     for key, value in optimizer.state.get(layer.parameter, {}).items():
         if isinstance(value, Tensor) and value.dim() == 1 and layer.parameter.dim() > 1 and len(value) == layer.nnz:
             dense = torch.zeros_like(layer.parameter, dtype=value.dtype)

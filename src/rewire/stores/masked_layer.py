@@ -1,4 +1,8 @@
-"""One weight of the masked store: a dense parameter, or this rank's shard of one, and a mask laid out like it."""
+"""One weight of the masked store: a dense parameter and a bool mask of the same layout.
+
+Under ``fully_shard`` both are DTensors. Everything here then concerns this rank's shard: ``local_mask``, ``weight`` and
+``grad`` are the local tensors, while positions count through the whole weight.
+"""
 
 import weakref
 from collections.abc import Callable
@@ -6,16 +10,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_off, where_true
-from rewire.core.layer import LayerSpec, Signal
+from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
+from rewire.core.layer import LayerSpec, Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
-from rewire.distributed.dtensor import is_sharded, local, span, spread_like
+from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
 from rewire.model.state_names import MASK
-from rewire.stores.optimizer_state import forget, state_tensors
+from rewire.stores.optimizer_state import reset_state, state_tensors
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
+
+Version = tuple[int, int]  # the identity of a tensor and its version counter: equal as long as nobody wrote to it
 
 
 class MaskedLayer:
@@ -30,19 +37,22 @@ class MaskedLayer:
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
                 "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
             )
-        self.average: Tensor | None = None  # of the dense gradient, for methods that read momentum
+        self.average: Tensor | None = None  # running average of the dense gradient, for methods that read momentum
         self.frozen = False
         self.span = span(self.parameter, self.name)
-        self._whole: int | None = len(active) if is_sharded(self.parameter) else None  # nnz, if this is but a shard
+        self._total_nnz: int | None = len(active) if is_sharded(self.parameter) else None  # over all ranks
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
-        put(mask, self.place(active[self.mine(active)]), True)
-        self.module.register_buffer(MASK, spread_like(mask, self.parameter))
-        # Found anew when the mask has changed. Not kept alive: in a dense layer they would be larger than the weight.
-        self._active: tuple[tuple[int, int], Callable[[], Tensor | None]] = ((0, -1), lambda: None)
-        self._counted: tuple[int, int, int] = (0, -1, 0)  # mask's identity and version, and its nnz then
-        self._bits: Tensor | None = None
-        self._in_order: tuple[int, int] | None = None  # the mask when all else was zero where it is off
-        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient last cleared, and its version then
+        put(mask, self.to_local(active[self.local_part(active)]), True)
+        self.module.register_buffer(MASK, shard_like(mask, self.parameter))
+        # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
+        # dense layer they take more memory than the weight.
+        self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
+        self._counted: tuple[Version, int] = ((0, -1), 0)
+        self._enforced: Version | None = None  # the mask for which weight and optimizer state are zero where it is off
+        self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
+        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
+
+    # Shards: what of the whole weight is in this process.
 
     @property
     def mask(self) -> Tensor:
@@ -53,7 +63,7 @@ class MaskedLayer:
         return mask
 
     @property
-    def held(self) -> Tensor:
+    def local_mask(self) -> Tensor:
         """The part of the mask that is in this process."""
         return local(self.mask)
 
@@ -67,34 +77,36 @@ class MaskedLayer:
         """The part of the gradient that is in this process."""
         return None if self.parameter.grad is None else local(self.parameter.grad)
 
-    def mine(self, positions: Tensor) -> slice:
-        """Which of sorted positions of the whole layer are held in this process."""
-        if self._whole is None:
+    def local_part(self, positions: Tensor) -> slice:
+        """Which of the sorted positions are in this process."""
+        if self._total_nnz is None:
             return slice(None)
         ends = torch.tensor([self.span.start, self.span.stop], device=positions.device)
         return slice(*torch.searchsorted(positions, ends).tolist())
 
-    def place(self, positions: Tensor) -> Tensor:
-        """Where positions of the whole layer are in what is held here, on its device."""
+    def to_local(self, positions: Tensor) -> Tensor:
+        """Positions of the whole weight as positions in the local tensors, on their device."""
         positions = positions.to(self.parameter.device)
         return positions - self.span.start if self.span.start else positions
 
+    # Counts and positions.
+
     @property
     def nnz(self) -> int:
-        """How many weights exist; counted anew only when the mask has changed, or, of a sharded layer, when told to."""
-        return self.nnz_here if self._whole is None else self._whole
+        """How many weights exist on all ranks together; of a sharded layer, as of the last ``set_total_nnz``."""
+        return self.local_nnz if self._total_nnz is None else self._total_nnz
 
-    def count_as(self, whole: int) -> None:
-        """So many weights exist on all ranks."""
-        self._whole = whole
+    def set_total_nnz(self, total: int) -> None:
+        """So many weights exist on all ranks together."""
+        self._total_nnz = total
 
     @property
-    def nnz_here(self) -> int:
-        """How many of them are in this process."""
-        mask = self.held
-        if self._counted[:2] != (id(mask), mask._version):
-            self._counted = (id(mask), mask._version, count(mask))
-        return self._counted[2]
+    def local_nnz(self) -> int:
+        """How many weights exist in this process; counted again only when the mask has changed."""
+        mask = self.local_mask
+        if self._counted[0] != _version(mask):
+            self._counted = (_version(mask), count(mask))
+        return self._counted[1]
 
     @property
     def density(self) -> float:
@@ -103,23 +115,28 @@ class MaskedLayer:
 
     def active(self) -> Tensor:
         """The flat positions of the weights that exist."""
-        mask = self.held
-        key, last = self._active
-        if key != (id(mask), mask._version) or (active := last()) is None:
+        mask = self.local_mask
+        version, cached = self._positions
+        if version != _version(mask) or (active := cached()) is None:
             active = where_true(mask)
             active = active.add_(self.span.start) if self.span.start else active
-            self._active = ((id(mask), mask._version), weakref.ref(active))
+            self._positions = (_version(mask), weakref.ref(active))
         return active
 
-    def read(self, signal: Signal) -> Tensor:
+    # Signals, for the method.
+
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal at the active positions."""
-        values = take(self._dense(signal), self.place(self.active()))
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
+        values = take(self._dense(signal), self.to_local(self.active()))
         return values.sign() if signal is Signal.SIGN else values
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
-        """The strongest inactive positions."""
-        found = top_where_off(self._dense(signal), self.held, k, floor)
-        return Top(found.values, found.positions + self.span.start) if self.span.start else found
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+        """The ``k`` inactive positions of largest ``|signal|``."""
+        dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
+        top = top_where_inactive(dense, self.local_mask, k, floor)
+        return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
     def _dense(self, signal: Signal) -> Tensor:
         if signal is Signal.MOMENTUM:
@@ -130,7 +147,31 @@ class MaskedLayer:
             return torch.zeros_like(self.weight) if grad is None else grad.detach()
         return self.weight
 
-    def clear(self) -> None:
+    def _dense_score(self, score: ScoreLike) -> Tensor:
+        dense = [self._dense(signal).sign() if signal is Signal.SIGN else self._dense(signal) for signal in score.reads]
+        return evaluate(score, dense)
+
+    def is_finite(self) -> bool:
+        """Whether the whole gradient is finite."""
+        return self.grad is None or is_finite(self.grad)
+
+    def has_no_gradient(self) -> bool:
+        """Whether no gradient arrived, or only zeros."""
+        return self.grad is None or not bool(self.grad.any())
+
+    def update_average(self, decay: float, scale: Tensor | None) -> None:
+        """Add the dense gradient to its running average; where it is not finite, the average stays as it is."""
+        assert self.average is not None
+        if (grad := self.grad) is not None:
+            if self.average.device != grad.device:  # the model may have moved
+                self.average = self.average.to(grad.device)
+            grad, average = grad if scale is None else grad / scale, local(self.average)
+            moved = average.lerp(grad.to(average), 1 - decay)
+            torch.where(grad.isfinite(), moved, average, out=average)
+
+    # Keeping everything zero where no weight exists.
+
+    def clear_inactive_grad(self) -> None:
         """Zero the gradient at inactive positions, unless nothing has touched it since it was last cleared."""
         grad = self.grad
         if grad is None:
@@ -139,78 +180,65 @@ class MaskedLayer:
             grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
         if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
             return
-        # Never by multiplying: a NaN times zero is a NaN.
-        mask, bits = self.held, self._bits
-        current = self._in_order == (id(mask), mask._version)
+        # Never by multiplying: NaN times zero is NaN.
+        bits = self._bit_mask
+        current = self._enforced == _version(self.local_mask)
         if bits is not None and current and grad.element_size() == bits.element_size():
             grad.view(bits.dtype).bitwise_and_(bits)
         else:
-            torch.where(mask, grad, _zero(grad), out=grad)
+            torch.where(self.local_mask, grad, _zero(grad), out=grad)
         self._cleared = (weakref.ref(grad), grad._version)
 
-    def zero_inactive(self) -> None:
-        """Zero the weight where it does not exist."""
-        torch.where(self.held, self.weight, _zero(self.weight), out=self.weight)
+    def zero_inactive_weights(self) -> None:
+        """Zero the weight at inactive positions."""
+        torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
 
-    def put_in_order(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zero weight and optimizer state where no weight exists, if the mask or what it goes with was replaced."""
-        mask = self.held
-        if self._in_order != (id(mask), mask._version):
-            self.zero_inactive()
+    def enforce_topology(self, optimizer: torch.optim.Optimizer) -> None:
+        """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
+        mask = self.local_mask
+        if self._enforced != _version(mask):
+            self.zero_inactive_weights()
             for state in map(local, state_tensors(optimizer, self.parameter)):
                 torch.where(mask, state, _zero(state), out=state)
-            self.changed()
+            self._mask_changed()
 
-    def changed(self) -> None:
-        """The mask is a new one, and everything else is in order with it.
+    def _mask_changed(self) -> None:
+        """The mask is new, and weight and optimizer state agree with it.
 
-        The mask of a small layer is kept once more as all or no bits of a number: an "and" takes a tenth of the time.
+        For a small layer the mask is also kept as integers of all ones or all zeros: a bitwise and takes a tenth of the
+        time of ``torch.where``.
         """
-        mask = self.held
-        self._in_order = (id(mask), mask._version)
-        self._bits = None
+        mask = self.local_mask
+        self._enforced = _version(mask)
+        self._bit_mask = None
         if self.shape.numel() <= SMALL:
-            self._bits = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
+            self._bit_mask = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
 
-    def distrust(self, *_loaded: object) -> None:
-        """Something was loaded: put in order before the next step."""
-        self._in_order = None
+    def invalidate(self, *_hook_arguments: object) -> None:
+        """Something was loaded: enforce the topology again before the next step."""
+        self._enforced = None
 
     @property
-    def is_distrusted(self) -> bool:
-        """Whether something was loaded since it was last put in order."""
-        return self._in_order is None
+    def is_invalid(self) -> bool:
+        """Whether something was loaded since the topology was last enforced."""
+        return self._enforced is None
 
     def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
         """Move weight, mask, gradient and optimizer state to the new topology."""
-        drop, grow = self.place(edit.drop), self.place(edit.grow)
-        put(self.held, drop, False)
-        put(self.held, grow, True)
+        drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
+        put(self.local_mask, drop, False)
+        put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
-        self.changed()
-        touched = torch.cat([drop, grow])
-        forget(optimizer, self.parameter, touched)
+        self._mask_changed()
+        changed = torch.cat([drop, grow])
+        reset_state(optimizer, self.parameter, changed)
         if self.grad is not None:
-            put(self.grad, touched, 0.0)
+            put(self.grad, changed, 0.0)
 
-    def is_finite(self) -> bool:
-        """Whether the whole gradient is finite."""
-        return self.grad is None or is_finite(self.grad)
 
-    def is_silent(self) -> bool:
-        """Whether no gradient arrived, or only zeros."""
-        return self.grad is None or not bool(self.grad.any())
-
-    def observe(self, decay: float, scale: Tensor | None) -> None:
-        """Add the dense gradient to its running average; elements that are not finite leave theirs as it was."""
-        assert self.average is not None
-        if (grad := self.grad) is not None:
-            if self.average.device != grad.device:  # the model may have moved
-                self.average = self.average.to(grad.device)
-            grad, average = grad if scale is None else grad / scale, local(self.average)
-            moved = average.lerp(grad.to(average), 1 - decay)
-            torch.where(grad.isfinite(), moved, average, out=average)
+def _version(tensor: Tensor) -> Version:
+    return id(tensor), tensor._version
 
 
 def _zero(like: Tensor) -> Tensor:

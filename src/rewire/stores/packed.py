@@ -1,11 +1,11 @@
 """The packed store: only the weights that exist, their gradients and their optimizer state; kernels that skip the rest.
 
 Gradients at inactive positions are computed at rewiring steps alone, tile by tile from the inputs and output gradients
-of that step, straight into the streaming top-k. With several micro-batches per step all of them are remembered until
-the step, so what is ranked is the gradient that the optimizer uses: the accumulated one.
+of that step, straight into the streaming top-k. With several micro-batches per step all of them are recorded until the
+step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -18,11 +18,13 @@ from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
-from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
-from rewire.nn.packed import Tape, uncovered, unpack_module
+from rewire.nn.backward_record import BackwardRecord
+from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.packed import unpack_module
+from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.optimizer_state import follows_shape, refuse_foreign, reshape_state, state_tensors
+from rewire.stores.optimizer_state import has_only_elementwise_state, map_state, refuse_untrained, state_tensors
 from rewire.stores.packed_layer import PackedLayer
 
 
@@ -52,14 +54,15 @@ class PackedStore:
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: new values for the active weights of a layer, or ``None`` where they stay what they are."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked``: names of layers that are not packed even if a kernel covers them.
+        """
         self.optimizer, self.ranks = optimizer, ranks
         uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [
-            "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
-            for one in found
-        ]
+        reasons = [_not_packed_reason(one, uses.count(id(one.parameter)), keep_masked) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -76,56 +79,56 @@ class PackedStore:
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
-        self._twins = [module for module in model.modules() if type(module) in TWINS]
-        for module in self._twins:
-            keep_innermost(module)
+        self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
+        for module in self._hwcn_modules:
+            use_hwcn_module(module)
 
     @property
-    def keep_inactive(self) -> bool:
-        """Whether the next step ranks inactive gradients, so that its inputs and output gradients are remembered."""
+    def keep_inactive_grads(self) -> bool:
+        """Whether the next step ranks inactive gradients, so that inputs and output gradients are recorded."""
         return self._keep
 
-    @keep_inactive.setter
-    def keep_inactive(self, keep: bool) -> None:
-        self._keep = self._masked.keep_inactive = keep
+    @keep_inactive_grads.setter
+    def keep_inactive_grads(self, keep: bool) -> None:
+        self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
             if not keep:
-                layer.module.tape = None
-            elif layer.module.tape is None:
-                layer.module.tape = Tape()
+                layer.module.backward_record = None
+            elif layer.module.backward_record is None:
+                layer.module.backward_record = BackwardRecord()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
-        refuse_foreign(optimizer, {layer.name: layer.parameter for layer in self._packed.values()})
+        refuse_untrained(optimizer, {layer.name: layer.parameter for layer in self._packed.values()})
         self._masked.follow(optimizer)
         self.optimizer = optimizer
 
-    def track_momentum(self) -> None:
-        """Refused before it comes to this."""
+    def track_momentum(self, decay: float) -> None:
+        """Never called: ``sparsify`` refuses methods that read momentum."""
         raise AssertionError("the packed store supplies no momentum")
 
     @torch.no_grad()
     def before_step(self) -> None:
         """Fit loaded optimizer state to the weights; nothing inactive has to be cleared in a packed layer."""
         for layer in self._packed.values():
-            _fit_loaded_state(self.optimizer, layer)
+            _convert_loaded_state(self.optimizer, layer)
         self._masked.before_step()
 
-    def clear(self) -> None:
-        """Masked layers only."""
-        self._masked.clear()
+    def clear_inactive_grads(self) -> None:
+        """Only masked layers have any."""
+        self._masked.clear_inactive_grads()
 
     @torch.no_grad()
-    def after_step(self, look: bool) -> None:
-        """Forget what was remembered for the ranking."""
-        if self._packed and not follows_shape(self.optimizer):
+    def after_step(self, may_wait: bool) -> None:
+        """Drop what was recorded for the ranking."""
+        if self._packed and not has_only_elementwise_state(self.optimizer):
             raise ValueError(
                 f"{type(self.optimizer).__name__} keeps state that has no entry for each weight, so the packed store "
                 "cannot move it with the weights: use store='masked'"
             )
         for layer in self._packed.values():
-            layer.module.tape = Tape() if self._keep else None
-        self._masked.after_step(look)
+            layer.module.backward_record = BackwardRecord() if self._keep else None
+        self._masked.after_step(may_wait)
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
@@ -136,10 +139,10 @@ class PackedStore:
         self._masked.apply([edit for index, edit in enumerate(edits) if index not in self._packed])
 
     def refresh(self) -> None:
-        """Nothing is held elsewhere."""
+        """Packed layers are never sharded."""
 
     def recount(self) -> None:
-        """Nothing is held elsewhere."""
+        """Packed layers are never sharded."""
 
     @torch.no_grad()
     def remove(self) -> None:
@@ -148,22 +151,29 @@ class PackedStore:
             hook.remove()
         for layer in self._packed.values():
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
-            reshape_state(self.optimizer, layer.parameter, spread)
-            unpack_module(layer.module, spread(layer.parameter.detach()))
-        for module in self._twins:
-            leave_innermost(module)
+            map_state(self.optimizer, layer.parameter, spread)
+            unpack_module(layer.module)
+        for module in self._hwcn_modules:
+            restore_torch_module(module)
         self._masked.remove()
 
 
+def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+    """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
+    if found.spec.name in keep_masked:
+        return "kept masked"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
+
+
 def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizer: torch.optim.Optimizer) -> PackedLayer:
-    """Take the values out of the dense weight, unless they were drawn without one."""
+    """Gather the values from the dense weight, unless they were drawn without one."""
     values = take(found.parameter.detach(), active) if drawn is None else drawn.to(found.parameter.dtype)
-    reshape_state(optimizer, found.parameter, lambda old: take(old, active))
+    map_state(optimizer, found.parameter, lambda old: take(old, active))
     return PackedLayer(found, active, values)
 
 
-def _fit_loaded_state(optimizer: torch.optim.Optimizer, layer: PackedLayer) -> None:
-    """State of a masked checkpoint is dense: keep what belongs to the weights that exist."""
+def _convert_loaded_state(optimizer: torch.optim.Optimizer, layer: PackedLayer) -> None:
+    """Optimizer state from a masked checkpoint is dense: gather its entries at the active positions."""
     for key, value in optimizer.state.get(layer.parameter, {}).items():
         if isinstance(value, Tensor) and value.shape == layer.shape and layer.shape != layer.parameter.shape:
             optimizer.state[layer.parameter][key] = take(value, layer.active())

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
 from rewire.nn.packed import pack_module, resize
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
-from rewire.stores.optimizer_state import reshape_state
+from rewire.stores.optimizer_state import map_state
 
 
 class PackedLayer:
@@ -20,12 +21,12 @@ class PackedLayer:
     def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
         self.spec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values)
+        self.module = pack_module(found.module, active, values, found.spec.name)
         self.parameter = found.parameter
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
-        self._raw: Tensor | None = None  # the norm of the gradient as it was accumulated
+        self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated
 
     @property
     def nnz(self) -> int:
@@ -46,8 +47,10 @@ class PackedLayer:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
         values = self.parameter.detach()
         if signal is Signal.GRAD:
@@ -55,65 +58,73 @@ class PackedLayer:
             return torch.zeros_like(values) if grad is None else grad.detach()
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
-        """The strongest inactive positions: a dense gradient passes by in tiles and is never held."""
-        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+        """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
+        assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
+        tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
+        return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
+        for begin, grad, used in self._tiles():
+            zeros = torch.zeros_like(grad)
+            yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        tape, active, scale = self.module.tape, self.active(), self._scale()
-        if tape is None or not tape.pairs:
+        record, active, scale = self.module.backward_record, self.active(), self._scale()
+        if record is None:
             return
-        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+        for begin, tile in gradient_tiles(record.pairs, self.module.geometry, TILE, record.dense_gradients):
             used = torch.zeros(len(tile), dtype=torch.bool)
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
 
     def accumulated(self) -> None:
-        """Called when a gradient has arrived: its norm matters only to a step that is ranked."""
-        if self.module.tape is not None and self.parameter.grad is not None:
-            self._raw = self.parameter.grad.norm()
+        """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
+        if self.module.backward_record is not None and self.parameter.grad is not None:
+            self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
-        """What was done to the gradient since: unscaling and clipping by norm apply to the inactive part as well."""
+        """By how much the gradient was scaled since: unscaling and clipping by norm apply to inactive positions too."""
         grad = self.parameter.grad
-        if grad is None or self._raw is None or float(self._raw) == 0:
+        if grad is None or self._raw_norm is None or float(self._raw_norm) == 0:
             return 1.0
-        return float(grad.norm() / self._raw)
+        return float(grad.norm() / self._raw_norm)
 
     def is_finite(self) -> bool:
         """Whether the gradients of weights and outputs are."""
-        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        record = self.module.backward_record
+        seen = [] if record is None else [grad for _, grad in record.pairs] + record.dense_gradients
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 
-    def is_silent(self) -> bool:
+    def has_no_gradient(self) -> bool:
         """Whether no gradient arrived, or only zeros."""
         return self.parameter.grad is None or not bool(self.parameter.grad.any())
 
     def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Resize values, positions, gradient and optimizer state together; what is grown starts without any state."""
+        """Resize values, positions, gradient and optimizer state together; grown weights start with zero state."""
         before = self.active()
-        kept = torch.ones(len(before), dtype=torch.bool)
-        kept[torch.searchsorted(before, edit.drop)] = False
-        stay = where_true(kept)
+        survives = torch.ones(len(before), dtype=torch.bool)
+        survives[torch.searchsorted(before, edit.drop)] = False
+        survivors = where_true(survives)  # indices into the old values
         grown, order = edit.grow.sort()
-        # Both are sorted: a grown weight's place is its rank among those that stay, plus the grown ones before it.
-        new = torch.searchsorted(before[stay], grown) + torch.arange(len(grown))
-        free = torch.ones(len(stay) + len(grown), dtype=torch.bool)
-        free[new] = False
-        old = where_true(free)
+        # Both lists are sorted: a grown weight goes behind the survivors and the grown weights of lower position.
+        grown_slots = torch.searchsorted(before[survivors], grown) + torch.arange(len(grown))
+        is_survivor = torch.ones(len(survivors) + len(grown), dtype=torch.bool)
+        is_survivor[grown_slots] = False
+        survivor_slots = where_true(is_survivor)  # indices into the new values
 
-        def move(held: Tensor, fresh: Tensor | None = None) -> Tensor:
-            moved = held.new_zeros(len(free))
-            moved[old] = held[stay]
-            if fresh is not None:
-                moved[new] = fresh.to(held)[order]
-            return moved
+        def move(old: Tensor, at_grown: Tensor | None = None) -> Tensor:
+            new = old.new_zeros(len(is_survivor))
+            new[survivor_slots] = old[survivors]
+            if at_grown is not None:
+                new[grown_slots] = at_grown.to(old)[order]
+            return new
 
         grad = self.parameter.grad
-        reshape_state(optimizer, self.parameter, move)
+        map_state(optimizer, self.parameter, move)
         values = move(self.parameter.detach(), edit.value)
         if len(values) == len(before):
             self.parameter.copy_(values)

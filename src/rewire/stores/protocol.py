@@ -1,4 +1,4 @@
-"""What the rewirer asks of whoever holds the numbers: a ``Store`` of layers that can be read, judged and edited."""
+"""How weights are stored: what every ``Store`` and its layers offer to methods and to the ``Rewirer``."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
@@ -12,29 +12,29 @@ from rewire.core.topology import Edit
 
 
 class StoredLayer(Layer, Protocol):
-    """A layer of a store: what algorithms read, and what the rewirer and its table want to know besides."""
+    """A layer of a store: the ``Layer`` that methods read, and what the rewirer and its table need besides."""
 
     spec: LayerSpec
     parameter: nn.Parameter
     frozen: bool
-    average: Tensor | None  # of the dense gradient, for methods that read momentum
+    average: Tensor | None  # running average of the dense gradient, for methods that read momentum
 
     @property
     def module(self) -> nn.Module:
-        """Whose weight it is."""
+        """The module that owns the weight."""
 
     @property
     def mask(self) -> Tensor:
-        """Which weights exist, as a dense bool tensor; a packed layer makes it when asked."""
+        """Which weights exist, as a dense bool tensor; a packed layer builds it on demand."""
 
     @property
     def density(self) -> float:
         """The share of the weights that exist."""
 
     def is_finite(self) -> bool:
-        """Whether all that could be ranked at this step is finite."""
+        """Whether all gradients that this step could rank are finite."""
 
-    def is_silent(self) -> bool:
+    def has_no_gradient(self) -> bool:
         """Whether no gradient arrived, or only zeros."""
 
 
@@ -52,7 +52,7 @@ class Store(Protocol):
         """Raise if the store cannot give this optimizer what it reads."""
 
     optimizer: torch.optim.Optimizer
-    keep_inactive: bool  # what the next step will rank must survive until then
+    keep_inactive_grads: bool  # whether the next step ranks the gradients of inactive weights
     ranks: Ranks  # the processes that hold the layers together
 
     @property
@@ -61,28 +61,28 @@ class Store(Protocol):
 
     @property
     def notes(self) -> dict[str, str]:
-        """Layers that are held in another way than the store's name says, with the reason."""
+        """Layers that are stored in another way than the store's name says, with the reason."""
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
 
     def before_step(self) -> None:
         """Leave only active gradients to the optimizer."""
 
-    def clear(self) -> None:
-        """The same, when a closure has been evaluated once more."""
+    def clear_inactive_grads(self) -> None:
+        """The same, after a closure was evaluated again within one step."""
 
-    def after_step(self, look: bool) -> None:
-        """Undo or forget what must not outlive the optimizer's step; ``look``: waiting for the device is allowed."""
+    def after_step(self, may_wait: bool) -> None:
+        """Undo what the optimizer must not have done, drop what was recorded; ``may_wait`` allows a device sync."""
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, gradients and optimizer state to the new topology."""
 
     def recount(self) -> None:
-        """Learn how many weights of each layer the ranks hold together."""
+        """Count the weights of each layer over all ranks."""
 
     def refresh(self) -> None:
         """The same, if something was loaded since the last step."""
@@ -91,6 +91,6 @@ class Store(Protocol):
         """Detach from the model."""
 
 
-def all_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
+def no_gradient_arrived(layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
     """Whether no layer has a gradient other than zeros, on any rank."""
-    return not any(total(ranks, [int(not layer.is_silent()) for layer in layers]))
+    return not any(total(ranks, [int(not layer.has_no_gradient()) for layer in layers]))

@@ -87,7 +87,7 @@ def test_native_nan_stays_in_its_own_sample():
 @pytest.mark.parametrize("shape", [(5, 3, 7, 6), (5, 5, 7, 6), (4, 7, 6)])
 def test_an_input_that_does_not_fit_is_refused(shape):
     _x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
-    with pytest.raises(ValueError, match=r"the layer reads N, C, H, W inputs of 4 channels, not \("):
+    with pytest.raises(ValueError, match=r"the layer reads 4 channels of an N, C, H, W input, not \("):
         through_operator(torch.randn(shape), values, positions, bias, GEOMETRY)
     with pytest.raises(ValueError, match="every value needs its position"):
         through_operator(torch.randn(5, 4, 7, 6), values[1:], positions, bias, GEOMETRY)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from rewire._torch import is_traced
 from rewire.kernels.library import native
 
 
@@ -13,5 +14,4 @@ def runs_native(*tensors: Tensor) -> bool:
 
 def is_eager(*tensors: Tensor) -> bool:
     """Whether torch runs eagerly on plain tensors: no compilation, no tracing, no tensor subclasses."""
-    traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    return not traced and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    return not is_traced() and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from rewire._torch import write_count
 from rewire.kernels.csr import refuse_outside
 from rewire.kernels.geometry import Geometry
 from rewire.kernels.library import native
@@ -21,25 +22,20 @@ class _Plan(Protocol):
 
 
 Plan = TypeVar("Plan", bound=_Plan)
-_PLANS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # positions: (version, plans by kind, geometry and size)
+_PLANS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # positions: (write count, plans)
 
 
 def cached_plan(kind: type[Plan], geometry: Geometry, positions: Tensor, height: int, width: int) -> Plan:
     """The plan of a layer for inputs of this size, made with the library in use if there is none yet."""
-    current, plans = _PLANS.get(positions, (-2, {}))
-    if current != version(positions):
-        current, plans = version(positions), {}
-        _PLANS[positions] = (current, plans)
+    writes, plans = _PLANS.get(positions, (-2, {}))
+    if writes != write_count(positions):
+        writes, plans = write_count(positions), {}
+        _PLANS[positions] = (writes, plans)
     key = (kind, geometry, height, width)
     if key not in plans:
         refuse_outside(geometry, positions)
         plans[key] = kind(native(), geometry, positions, height, width)
     return plans[key]  # type: ignore[no-any-return]
-
-
-def version(tensor: Tensor) -> int:
-    """How often a tensor was written to in place; torch does not count that for tensors made in inference mode."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def plan_bytes(positions: Tensor) -> int:

@@ -20,13 +20,13 @@ def forward(
     positions: Tensor,
     bias: Tensor | None,
     geometry: Geometry,
-    limit: float = -1.0,
+    relu_limit: float = -1.0,
     moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The output of a sparse layer, in HWCN layout.
 
-    ``limit``: the upper limit of the ReLU that follows; below zero: no ReLU. ``moments``: two tensors that receive the
-    mean and the variance of every output channel.
+    ``relu_limit``: the upper limit of the ReLU that follows; below zero: no ReLU. ``moments``: two tensors that receive
+    the mean and the variance of every output channel.
     """
     batch, _, height, width = x.shape
     out = empty_hwcn(x, batch, geometry.shape[0], *geometry.output(height, width))
@@ -34,14 +34,14 @@ def forward(
         return out
     if not runs_native(x, values):
         y = reference.forward(x, values, positions, bias, geometry)
-        return out.copy_(y.clamp_(0, limit) if limit >= 0 else y)
+        return out.copy_(y.clamp_(0, relu_limit) if relu_limit >= 0 else y)
     plan, inputs, values = cached_plan(Plan, geometry, positions, height, width), to_hwcn(x), values.contiguous()
     if plan.order is not None and plan.positions is not None:
         values, positions = values[plan.order], plan.positions
     mean, variance = moments or (None, None)
     shared = (
         positions.data_ptr(), is_int64(positions), inputs.data_ptr(), values.data_ptr(), address(bias),
-        out.data_ptr(), address(mean), address(variance), batch, limit >= 0, limit, thread_count(),
+        out.data_ptr(), address(mean), address(variance), batch, relu_limit >= 0, relu_limit, thread_count(),
     )  # fmt: skip
     if plan.dense[0]:
         native().rewire_conv_dense_forward(plan.shape, plan.forward, plan.forward_csr.tap_offset, *shared)

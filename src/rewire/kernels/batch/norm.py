@@ -19,13 +19,13 @@ def batch_norm(
     weight: Tensor,
     bias: Tensor,
     eps: float,
-    limit: float = -1.0,
+    relu_limit: float = -1.0,
     known: Moments | None = None,
     pool: bool = False,
 ) -> tuple[Tensor, Moments]:
     """Batch norm over the batch itself, eagerly, and its moments; ``known``: the moments, if they are known already."""
     batch_moments = known or moments(x.detach())
-    y: Tensor = _BatchNorm.apply(x, weight, bias, batch_moments, eps, limit, pool)
+    y: Tensor = _BatchNorm.apply(x, weight, bias, batch_moments, eps, relu_limit, pool)
     return y, batch_moments
 
 
@@ -39,9 +39,9 @@ def moments(x: Tensor) -> Moments:
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, limit: float, pool: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, relu_limit: float, pool: bool = False
 ) -> Tensor:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, then clamped to [0, limit] unless that is below zero.
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, then clamped to [0, relu_limit] unless that is below zero.
 
     ``pool``: then also the largest of every 2x2 pixels; height and width must be even.
     """
@@ -51,12 +51,19 @@ def forward(
     kernel = native().rewire_batch_norm_pool if pool else native().rewire_batch_norm
     sizes = _pooled_sizes(x) if pool else _sizes(x)
     line = (scale.data_ptr(), shift.data_ptr())
-    kernel(inputs.data_ptr(), *sizes, *line, limit >= 0, limit, y.data_ptr(), thread_count())
+    kernel(inputs.data_ptr(), *sizes, *line, relu_limit >= 0, relu_limit, y.data_ptr(), thread_count())
     return y
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, limit: float, pool: bool = False
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    known: Moments,
+    eps: float,
+    relu_limit: float,
+    pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of ``x``, ``weight`` and ``bias``.
 
@@ -72,7 +79,7 @@ def backward(
         else (library.rewire_batch_norm_grad_sums, library.rewire_batch_norm_grad_input)
     )
     sizes = _pooled_sizes(x) if pool else _sizes(x)
-    shared = (*sizes, scale.data_ptr(), shift.data_ptr(), limit >= 0, limit)
+    shared = (*sizes, scale.data_ptr(), shift.data_ptr(), relu_limit >= 0, relu_limit)
     total, product = torch.empty_like(mean), torch.empty_like(mean)
     arrays = (inputs.data_ptr(), grads.data_ptr())
     sums(*arrays, mean.data_ptr(), *shared, total.data_ptr(), product.data_ptr(), thread_count())
@@ -106,11 +113,11 @@ def _scale_and_shift(weight: Tensor, bias: Tensor, known: Moments, eps: float) -
 class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, limit: float, pool: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, relu_limit: float, pool: bool
     ) -> Tensor:
-        ctx.options = eps, limit, pool
+        ctx.options = eps, relu_limit, pool
         ctx.save_for_backward(x, weight, bias, *known)
-        return forward(x, weight, bias, known, eps, limit, pool)
+        return forward(x, weight, bias, known, eps, relu_limit, pool)
 
     @staticmethod
     @once_differentiable

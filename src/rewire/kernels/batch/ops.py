@@ -28,32 +28,32 @@ def sparse_conv2d(
     positions: Tensor,
     bias: Tensor | None,
     geometry: Geometry,
-    limit: float = -1.0,
+    relu_limit: float = -1.0,
     moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """A convolution with ``values`` at flat ``positions`` of its weight and zeros elsewhere.
 
-    ``limit``: the upper limit of a ReLU that is applied as well (infinity for the plain one); below zero: no ReLU.
+    ``relu_limit``: the upper limit of a ReLU that is applied as well (infinity for the plain one); below zero: no ReLU.
     ``moments``: two tensors that receive the mean and the variance of every output channel, for a batch norm behind.
     """
     refuse_mismatch(x, values, positions, geometry)
     if not is_eager(x, values):
         assert moments is None
-        y: Tensor = operator(x, values, positions, bias, geometry.numbers(), limit)
+        y: Tensor = operator(x, values, positions, bias, geometry.numbers(), relu_limit)
         return y
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, values, bias))
     if len(x) == 1 and moments is None and not needs_grad and runs_native(x, values) and x.numel() < MAX_INPUT:
         program = cached_plan(LayerProgram, geometry, positions, *x.shape[2:])
-        return program.run(native(), x, values.contiguous(), positions, bias, limit)
+        return program.run(native(), x, values.contiguous(), positions, bias, relu_limit)
     call = _SparseConv2d.apply if needs_grad else forward
-    out: Tensor = call(x, values, positions, bias, geometry, limit, moments)
+    out: Tensor = call(x, values, positions, bias, geometry, relu_limit, moments)
     return out
 
 
 def refuse_mismatch(x: Tensor, values: Tensor, positions: Tensor, geometry: Geometry) -> None:
     """Raise if tensors do not fit the layer: native code trusts their shapes."""
     if x.dim() != 4 or x.shape[1] != geometry.inputs:
-        raise ValueError(f"the layer reads N, C, H, W inputs of {geometry.inputs} channels, not {tuple(x.shape)}")
+        raise ValueError(f"the layer reads {geometry.inputs} channels of an N, C, H, W input, not {tuple(x.shape)}")
     if values.dim() != 1 or values.shape != positions.shape:
         raise ValueError(
             f"every value needs its position, but their shapes are {tuple(values.shape)} and {tuple(positions.shape)}"
@@ -71,32 +71,32 @@ class _SparseConv2d(torch.autograd.Function):
         positions: Tensor,
         bias: Tensor | None,
         geometry: Geometry,
-        limit: float,
+        relu_limit: float,
         moments: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         if runs_native(x, values):
             x = to_hwcn(x).permute(3, 2, 0, 1)  # converted once for both passes
-        y = forward(x, values, positions, bias, geometry, limit, moments)
-        ctx.geometry, ctx.limit = geometry, limit
-        ctx.save_for_backward(x, values, positions, y if limit >= 0 else None)
+        y = forward(x, values, positions, bias, geometry, relu_limit, moments)
+        ctx.geometry, ctx.relu_limit = geometry, relu_limit
+        ctx.save_for_backward(x, values, positions, y if relu_limit >= 0 else None)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, values, positions, output = ctx.saved_tensors
-        grad = grads[0] if output is None else _grad_before_relu(grads[0], output, ctx.limit)
+        grad = grads[0] if output is None else _grad_before_relu(grads[0], output, ctx.relu_limit)
         needed = ctx.needs_input_grad
         both = backward(grad, x, values, positions, ctx.geometry, needed[:2]) if any(needed[:2]) else (None, None)
         return (*both, None, grad.sum((0, 2, 3)) if needed[3] else None, None, None, None)
 
 
-def _grad_before_relu(grad: Tensor, output: Tensor, limit: float) -> Tensor:
+def _grad_before_relu(grad: Tensor, output: Tensor, relu_limit: float) -> Tensor:
     """The gradient of the input of the ReLU whose output this is."""
     if runs_native(grad, output) and is_eager(grad, output):
-        return relu_backward(grad, output, limit)
+        return relu_backward(grad, output, relu_limit)
     grad = torch.ops.aten.threshold_backward(grad, output, 0.0)
-    return grad if math.isinf(limit) else grad * (output < limit)
+    return grad if math.isinf(relu_limit) else grad * (output < relu_limit)
 
 
 @torch.library.custom_op("rewire::sparse_conv2d", mutates_args=())

@@ -108,7 +108,7 @@ class Step:
     source: Activation
     target: Activation
     addend: Activation | None = None  # is added to the result
-    limit: float = -1.0  # upper limit of the ReLU behind; below zero: no ReLU
+    relu_limit: float = -1.0  # upper limit of the ReLU behind; below zero: no ReLU
     window: Window = Window()
     row_ptr: Any = None
     col_idx: Any = None  # space to depth: the phases
@@ -129,7 +129,7 @@ class Step:
     def native(self) -> structures.Step:
         """The structure that native code reads."""
         return structures.Step(
-            kind=self.kind, relu=self.limit >= 0, limit=self.limit, outputs_per_group=self.outputs_per_group,
+            kind=self.kind, relu=self.relu_limit >= 0, limit=self.relu_limit, outputs_per_group=self.outputs_per_group,
             source=self.source.native(), target=self.target.native(), window=self.window.native(),
             addend=structures.Activation() if self.addend is None else self.addend.native(),
             row_ptr=_address(self.row_ptr), col_idx=_address(self.col_idx),

@@ -43,7 +43,7 @@ class LayerProgram:
         return self.program.nbytes
 
     def run(
-        self, native: Any, x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, limit: float
+        self, native: Any, x: Tensor, values: Tensor, positions: Tensor, bias: Tensor | None, relu_limit: float
     ) -> Tensor:
         """The output for ``x`` of shape (1, C, H, W), contiguous."""
         if self.order is not None and self.positions is not None:
@@ -52,7 +52,7 @@ class LayerProgram:
         steps = type(self.program.native).from_buffer_copy(self.program.native)  # another thread may run the same layer
         layer = steps[self.layer]
         layer.values, layer.bias = values.data_ptr(), None if bias is None else bias.data_ptr()
-        layer.relu, layer.limit = limit >= 0, limit
+        layer.relu, layer.limit = relu_limit >= 0, relu_limit
         if self.reads_positions:
             layer.col_idx = positions.data_ptr()
         self.program.run(native, x, y, x.new_empty(self.program.size), steps)

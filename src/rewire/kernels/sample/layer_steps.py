@@ -25,7 +25,7 @@ class Weights:
     values: Tensor
     bias: Tensor | None
     positions: Tensor | None = None
-    limit: float = -1.0
+    relu_limit: float = -1.0
 
 
 def margin_for(geometry: Geometry) -> int:
@@ -59,7 +59,7 @@ def layer_steps(
         raise LargeActivationError(
             f"an activation of {source.channels} x {source.height} x {source.width} is too large for one sample"
         )
-    layer = Step(Kind.SPARSE_CONV, source, target, addend, weights.limit, bias=weights.bias)
+    layer = Step(Kind.SPARSE_CONV, source, target, addend, weights.relu_limit, bias=weights.bias)
     if weights.positions is None:
         _add_dense_weights(layer, weights, tap_offset)
     else:

@@ -12,7 +12,7 @@ from torch import nn
 from rewire.attach import sparsify
 from rewire.core.method import Method
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
 
 
@@ -53,7 +53,7 @@ class Attachment:
 
         def before_loading(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
             # Compared by identity: a copy of the model has this hook too.
-            if module is model and any(key.endswith((f".{MASK}", f".{POSITIONS}")) for key in state):
+            if module is model and holds_topology(state):
                 self.prepare(module)
 
         model.register_load_state_dict_pre_hook(before_loading)

@@ -90,6 +90,17 @@ class Rewirer:
         return self.nnz / sum(layer.shape.numel() for layer in self.layers)
 
     @property
+    def overall_density(self) -> float:
+        """The share of all parameters of the model that exist: those outside the sparse layers are dense."""
+        total, other = sum(layer.shape.numel() for layer in self.layers), self._other_parameters()
+        return (self.nnz + other) / (total + other)
+
+    def _other_parameters(self) -> int:
+        """How many parameters the model has besides the sparse layers."""
+        sparse = {id(layer.parameter) for layer in self.layers}
+        return sum(parameter.numel() for parameter in self.model.parameters() if id(parameter) not in sparse)
+
+    @property
     def step(self) -> int:
         """How many optimizer steps were completed; a skipped step is not counted."""
         return self._counter.settle()
@@ -108,7 +119,7 @@ class Rewirer:
     def __repr__(self) -> str:
         if self.removed:
             return "Rewirer (removed)"
-        return table(self.store, self.method, self.step, self.left_out)
+        return table(self.store, self.method, self.step, self.left_out, self._other_parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.

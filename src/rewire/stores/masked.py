@@ -5,7 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
@@ -46,8 +46,12 @@ class MaskedStore:
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked`` is for other stores: here all layers are masked.
+        """
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
@@ -173,9 +177,10 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Remove the mask from a module, and the hook that reads packed checkpoints."""
-    module._buffers.pop(MASK, None)
-    module._non_persistent_buffers_set.discard(MASK)
+    """Remove the masks from a module, and the hook that reads packed checkpoints."""
+    for parameter in masks_of(module):
+        del module._buffers[mask_name(parameter)]
+        module._non_persistent_buffers_set.discard(mask_name(parameter))
     hooks = module._load_state_dict_pre_hooks
     for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]

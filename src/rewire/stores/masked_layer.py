@@ -16,7 +16,6 @@ from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
-from rewire.model.state_names import MASK
 from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
@@ -31,11 +30,11 @@ class MaskedLayer:
     def __init__(self, found: Found, active: Tensor) -> None:
         self.spec: LayerSpec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter = found.module, found.parameter
+        self.module, self.parameter, self._mask_name = found.module, found.parameter, found.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
-                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
+                "model.to_empty(device='cpu') and initialise it; for a Linear or Conv2d, store='packed' draws it sparse"
             )
         self.average: Tensor | None = None  # running average of the dense gradient, for methods that read momentum
         self.frozen = False
@@ -43,7 +42,7 @@ class MaskedLayer:
         self._total_nnz: int | None = len(active) if is_sharded(self.parameter) else None  # over all ranks
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
         put(mask, self.to_local(active[self.local_part(active)]), True)
-        self.module.register_buffer(MASK, shard_like(mask, self.parameter))
+        self.module.register_buffer(self._mask_name, shard_like(mask, self.parameter))
         # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
@@ -57,7 +56,7 @@ class MaskedLayer:
     @property
     def mask(self) -> Tensor:
         """Which weights exist; laid out like the parameter."""
-        mask = self.module._buffers.get(MASK)
+        mask = self.module._buffers.get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask

@@ -5,6 +5,7 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
@@ -58,8 +60,8 @@ class PackedStore:
         ``keep_masked``: names of layers that are not packed even if a kernel covers them.
         """
         self.optimizers, self.ranks = optimizers, ranks
-        uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [_not_packed_reason(one, uses.count(id(one.parameter)), keep_masked) for one in found]
+        uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
+        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -163,6 +165,8 @@ def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) ->
     """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
     if found.spec.name in keep_masked:
         return "kept masked"
+    if found.attribute != "weight":
+        return f"no kernel for {type(found.module).__name__}.{found.attribute}"
     return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
 
 

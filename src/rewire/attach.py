@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +10,15 @@ from torch import Tensor, nn
 from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring
+from rewire.core.method import Method, Rewiring, density_bounds, first_positions
+from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
 from rewire.model.state_names import MASK, POSITIONS
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
-from rewire.stores.optimizer_state import refuse_untrained, unwrap_optimizer
+from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
@@ -24,7 +26,7 @@ STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for 
 
 def sparsify(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Given,
     method: Method,
     *,
     store: str = "masked",
@@ -36,10 +38,14 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
+    ``optimizer``: the one that trains the model, or a list where several do, each its own parameters; a step is counted
+    when each of them has stepped.
     ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
+    The method's start says which weights exist at first. The default of most methods is random: of a network that is
+    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
     >>> model = nn.Linear(4, 5, bias=False)
@@ -49,31 +55,52 @@ def sparsify(
     10
     """
     _refuse_wrong_types(model, optimizer, method, init)
-    kind = choose("store", store, STORES)
-    _refuse_what_a_store_lacks(kind, method, optimizer)
+    kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
+    _refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    _refuse_wrong_state(found, optimizer := unwrap_optimizer(optimizer))
+    _refuse_wrong_state(found, optimizers)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
     peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed)
-    active = method.start([one.spec for one in found], _budget(method, found), context)
+    context = Context(seed=seed, model=model, weights=_Weights(found))
+    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
-    held = kind(model, found, active, drawn, optimizer, peers.ranks)
+    held = kind(model, found, active, drawn, optimizers, peers.ranks)
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
 
 
+class _Weights(Sequence[Tensor]):
+    """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [whole(one.parameter.detach()) for one in self._found[index]]
+        return whole(self._found[index].parameter.detach())
+
+
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
+    optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
     expected = (
         (model, nn.Module, "model"),
-        (optimizer, torch.optim.Optimizer, "optimizer"),
+        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
         (method, Method, "method"),
     )
     for given, kind, name in expected:
@@ -84,18 +111,15 @@ def _refuse_wrong_types(model: object, optimizer: object, method: object, init: 
         raise ValueError(f"init must be None or 'fan_in', not {init!r}")
 
 
-def _refuse_what_a_store_lacks(
-    kind: type[MaskedStore] | type[PackedStore], method: Method, optimizer: torch.optim.Optimizer
-) -> None:
+def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: Method) -> None:
     missing = method.signals - kind.supplies
     if missing:
         raise ValueError(
             f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
         )
-    kind.refuse_optimizer(optimizer)
 
 
-def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:
+def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
     for one in found:
         if not {MASK, POSITIONS} & one.module._buffers.keys():
             continue
@@ -109,18 +133,19 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
-    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    refuse_untrained(optimizer, {one.spec.name: one.parameter for one in found})
+    optimizers.refuse_untrained({one.spec.name: one.parameter for one in found})
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
     total = sum(one.spec.numel for one in found)
-    first, last = (round(density * total) for density in (method.density(0), method.density.ends()[1]))
-    if last < len(found):
+    lowest = min(density_bounds(method.density))
+    first, fewest = (round(density * total) for density in (method.density(0), lowest))
+    if fewest < len(found):
         raise ValueError(
-            f"density {method.density.ends()[1]} leaves {last} weights for {len(found)} layers ({total} weights when "
+            f"density {lowest} leaves {fewest} weights for {len(found)} layers ({total} weights when "
             f"dense): every layer needs at least one, so density must be at least {len(found) / total:.2g}"
         )
     return first

@@ -8,21 +8,17 @@ exist), ``every`` (optimizer steps between rewirings), ``until`` (the step of th
 the active weights that moves, at first) and ``start``. Method cards with the details: ``docs/methods/``.
 """
 
-from collections.abc import Mapping
-
 from rewire.core.layer import Signal
 from rewire.core.method import Method
 from rewire.core.named import Look, NamedMethods
-from rewire.core.protocols import Grow, Start
+from rewire.core.protocols import Grow
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
 from rewire.parts.birth import RandomSign, Tiny
 from rewire.parts.density import Constant, Cosine, Cubic
 from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
 from rewire.parts.grow import AtRandom, Mix, Strongest, growth
 from rewire.parts.schedule import Never, Periodic
-from rewire.parts.start import start_from
-
-AnyStart = str | Mapping[str, float] | Start
+from rewire.parts.start import AnyStart, start_from
 
 METHODS = NamedMethods()
 

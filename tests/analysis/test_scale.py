@@ -79,6 +79,9 @@ def test_a_part_from_outside_declares_what_it_sends():
     class Equally:
         signals = frozenset()
 
+        def most(self, dropped, room):
+            return [sum(dropped)] * len(dropped)
+
         def __call__(self, before, after, n, ctx):
             return apportion(n, [1] * len(after), [layer.room for layer in after])
 

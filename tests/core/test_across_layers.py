@@ -1,11 +1,11 @@
-"""``means`` on layers of both stores, and split over ranks: it must not depend on who holds what."""
+"""``mean_magnitudes`` on layers of both stores, and split over ranks: it must not depend on who holds what."""
 
 import pytest
 import torch
 from torch import nn
 
 import rewire
-from rewire.core.across_layers import means
+from rewire.core.across_layers import mean_magnitudes
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE
 
@@ -33,7 +33,7 @@ def plain_mean(values):
 def test_means_of_what_the_stores_hold(store, dtype, signal):
     rewirer = trained(rewire.rigl(density=0.3, every=100, until=100), store, dtype)
     expected = [plain_mean(layer.read(signal)) for layer in rewirer.layers]
-    assert means(rewirer.layers, signal, ALONE) == pytest.approx(expected, rel=1e-12)
+    assert mean_magnitudes(rewirer.layers, signal, ALONE) == pytest.approx(expected, rel=1e-12)
     assert min(expected) > 0
 
 
@@ -41,7 +41,7 @@ def test_means_of_the_momentum_that_snfs_divides_by():
     rewirer = trained(rewire.snfs(density=0.3, every=100, until=100))
     masks = [layer.mask for layer in rewirer.layers]
     expected = [plain_mean(layer.average[mask]) for layer, mask in zip(rewirer.layers, masks, strict=True)]
-    assert means(rewirer.layers, Signal.MOMENTUM, ALONE) == pytest.approx(expected, rel=1e-12)
+    assert mean_magnitudes(rewirer.layers, Signal.MOMENTUM, ALONE) == pytest.approx(expected, rel=1e-12)
 
 
 class Shard:
@@ -73,7 +73,7 @@ def means_over(shards):
         sent, results = [], []
         for layers in shards:
             ranks = Together(known)
-            results.append(means(layers, Signal.WEIGHT, ranks))
+            results.append(mean_magnitudes(layers, Signal.WEIGHT, ranks))
             sent.append(ranks.sent)
         calls = [list(column) for column in zip(*sent, strict=True)]
         if calls == known:
@@ -87,7 +87,7 @@ def test_means_do_not_depend_on_how_a_layer_is_sharded(cut):
     with torch.no_grad():
         rewirer.layers[0].parameter.mul_(1e-30)  # far from one, and the shards have exponents of their own
         rewirer.layers[0].parameter[0] *= 1e6
-    alone = means(rewirer.layers, Signal.WEIGHT, ALONE)
+    alone = mean_magnitudes(rewirer.layers, Signal.WEIGHT, ALONE)
     parts = (slice(0, cut), slice(cut, None))
     results = means_over([[Shard(layer, part) for layer in rewirer.layers] for part in parts])
     assert results == [alone, alone]  # bit for bit
@@ -100,4 +100,4 @@ def test_the_mean_of_nothing_is_zero():
         def read(self, signal):
             return torch.empty(0)
 
-    assert means([Empty()], Signal.WEIGHT, ALONE) == [0.0]
+    assert mean_magnitudes([Empty()], Signal.WEIGHT, ALONE) == [0.0]

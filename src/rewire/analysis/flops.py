@@ -25,7 +25,7 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
     names = {id(layer.parameter): layer.spec.name for layer in find_layers(model, frozen=True)[0]}
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        name = names[id(module.weight)]
+        name = names[id(module._parameters["weight"])]
         uses[name] = uses.get(name, 0) + _uses_per_input(module, inputs[0], output)
 
     modules = [module for _, module in conv_and_linear(model) if id(module._parameters.get("weight")) in names]

@@ -11,6 +11,7 @@ import torch
 
 from rewire.core.layer import LayerSpec, Signal
 from rewire.core.method import Method
+from rewire.core.score import basic_signals
 from rewire.distributed.group import Traffic, gathered, summed
 from rewire.distributed.topk import DIGITS
 from rewire.parts.collectives import Collectives, Gather, Select
@@ -72,7 +73,7 @@ def _gather(call: Gather, ranks: int) -> Traffic:
 
 def _select(call: Select, ranks: int, dtype: torch.dtype) -> Traffic:
     """For every byte of a value the ranks sum 256 counts; then they gather how many values equal the k-th largest."""
-    digits = 4 if call.signal is Signal.MOMENTUM else max(dtype.itemsize, 4)  # averages are float32
+    digits = 4 if Signal.MOMENTUM in basic_signals([call.signal]) else max(dtype.itemsize, 4)  # averages are float32
     return Traffic(digits, digits * summed(call.contests * DIGITS, ranks)) + _gather(Gather(call.lists), ranks)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rewire.core.across_layers import means, strongest
+from rewire.core.across_layers import largest_inactive, mean_magnitudes
 from rewire.core.layer import Context, Layer, Signal
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal, basic_signals
 from rewire.core.topology import Top
 from rewire.core.views import Edited
 from rewire.parts.apportion import apportion
@@ -18,7 +19,7 @@ class InPlace:
     """Every layer gets back as many weights as it lost; while the density falls, in proportion to what it lost."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """Reads no signal."""
         return frozenset()
 
@@ -51,7 +52,7 @@ class Proportional:
             raise ValueError(f"proportional to 'survivors' or 'momentum', not {self.to!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The momentum, if the allocation depends on it."""
         return frozenset({Signal.MOMENTUM} if self.to == "momentum" else ())
 
@@ -68,7 +69,7 @@ class Proportional:
         if self.to == "survivors":
             weights = [float(layer.nnz) for layer in after]
         else:
-            weights = means(before, Signal.MOMENTUM, ctx.ranks)
+            weights = mean_magnitudes(before, Signal.MOMENTUM, ctx.ranks)
         return apportion(n, weights, [layer.room for layer in after])
 
 
@@ -81,7 +82,7 @@ class GlobalTop:
     for ablation.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     scale: Literal["raw", "layer"] = "raw"
 
     def __post_init__(self) -> None:
@@ -89,13 +90,13 @@ class GlobalTop:
             raise ValueError(f"scale must be 'raw' or 'layer', not {self.scale!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
     def collectives(self, layers: int) -> Collectives:
         """Gradients are ranked twice: as candidates before the optimizer's step, and after the drop."""
-        rankings = 2 if self.signal is Signal.GRAD else 1
+        rankings = 2 if Signal.GRAD in basic_signals([self.signal]) else 1
         scales = [Gather(layers, times=2 * rankings)] if self.scale == "layer" else []
         return [Select(1, layers, self.signal, times=rankings), Gather(layers), *scales]
 
@@ -105,12 +106,14 @@ class GlobalTop:
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
         """The ``n`` largest gradients, to be captured before the optimizer's step; ``None`` for another signal."""
-        return self.rank(layers, layers, n, ctx) if self.signal is Signal.GRAD else None
+        return self.rank(layers, layers, n, ctx) if Signal.GRAD in basic_signals([self.signal]) else None
 
     def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
         """The ``n`` largest of all inactive positions, as one list per layer."""
-        scales = [mean or 1.0 for mean in means(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
-        return strongest(after, self.signal, n, scales, ctx.ranks)
+        scales = (
+            [mean or 1.0 for mean in mean_magnitudes(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
+        )
+        return largest_inactive(after, self.signal, n, scales, ctx.ranks)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
         """Count how many of the ``n`` largest each layer has; divide the rest in proportion to room."""

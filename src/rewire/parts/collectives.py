@@ -6,7 +6,7 @@ A part that calls ``ctx.ranks`` has a method ``collectives(layers)``: the calls 
 
 from dataclasses import dataclass
 
-from rewire.core.layer import Signal
+from rewire.core.score import AnySignal
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class Gather:
 
 @dataclass(frozen=True)
 class Select:
-    """``times`` calls of ``ranks.best`` or ``ranks.merge`` on ``lists`` lists of values of a signal.
+    """``times`` calls of ``ranks.largest`` or ``ranks.merge`` on ``lists`` lists of values of a signal.
 
-    ``contests``: how many independent selections one call makes, ``lists`` for ``best`` and 1 for ``merge``.
+    ``contests``: how many independent selections one call makes, ``lists`` for ``largest`` and 1 for ``merge``.
     """
 
     contests: int
     lists: int
-    signal: Signal
+    signal: AnySignal
     times: int = 1
 
 

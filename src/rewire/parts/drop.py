@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Context, Layer, Signal, spare
+from rewire.core.layer import Context, Layer, Signal, droppable
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal
 from rewire.core.topology import Top
 from rewire.parts.apportion import apportion
 from rewire.parts.collectives import Collectives, Gather, Select
@@ -22,7 +23,7 @@ class Lowest:
     network, whichever layers they are in.
     """
 
-    score: Signal = Signal.WEIGHT
+    score: AnySignal = Signal.WEIGHT
     scope: Literal["layer", "network"] = "layer"
     exact: ClassVar[bool] = True
 
@@ -31,7 +32,7 @@ class Lowest:
             raise ValueError(f"scope must be 'layer' or 'network', not {self.scope!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The score."""
         return frozenset({self.score})
 
@@ -43,14 +44,14 @@ class Lowest:
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """Exactly the layer's share of ``n``; network-wide, all ``n`` may be in one layer."""
         if self.scope == "network":
-            return [min(n, spare(layer)) for layer in layers]
+            return [min(n, droppable(layer)) for layer in layers]
         active = [0 if layer.frozen else layer.nnz for layer in layers]
-        return apportion(n, active, [spare(layer) for layer in layers])
+        return apportion(n, active, [droppable(layer) for layer in layers])
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Select the lowest of each layer; network-wide, the lowest of those."""
         negated = [Top(-layer.read(self.score).abs(), layer.active()) for layer in layers]  # the lowest is the largest
-        lowest = ctx.ranks.best(negated, self.most(layers, n))
+        lowest = ctx.ranks.largest(negated, self.most(layers, n))
         if self.scope == "network":
             lowest = ctx.ranks.merge(lowest, n)
         return [top.positions for top in lowest]
@@ -69,7 +70,7 @@ class BelowThreshold:
     exact: ClassVar[bool] = False
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The weights."""
         return frozenset({Signal.WEIGHT})
 
@@ -79,7 +80,7 @@ class BelowThreshold:
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """All but one: any number may be below the threshold."""
-        return [spare(layer) for layer in layers]
+        return [droppable(layer) for layer in layers]
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Drop, then adapt the threshold for the next rewiring."""
@@ -101,7 +102,7 @@ class SignFlipped:
     exact: ClassVar[bool] = False
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The weights, and their signs before the step."""
         return frozenset({Signal.WEIGHT, Signal.SIGN})
 
@@ -111,7 +112,7 @@ class SignFlipped:
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """All but one: any number may flip."""
-        return [spare(layer) for layer in layers]
+        return [droppable(layer) for layer in layers]
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Compare the signs before and after the step; a weight that is exactly zero now has not flipped yet."""
@@ -128,6 +129,6 @@ def _all_but_the_largest(layers: Sequence[Layer], marks: Sequence[Tensor], ctx: 
     ]
     if any(emptied):
         magnitudes = [Top(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
-        largest = ctx.ranks.best(magnitudes, [int(empty) for empty in emptied])
+        largest = ctx.ranks.largest(magnitudes, [int(empty) for empty in emptied])
         dropped = [drop[~torch.isin(drop, top.positions)] for drop, top in zip(dropped, largest, strict=True)]
     return dropped

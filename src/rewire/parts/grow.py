@@ -10,6 +10,7 @@ from rewire._lookup import choose
 from rewire.core.layer import Context, Signal
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal
 from rewire.core.topology import distinct, insert, nth_inactive
 from rewire.core.views import Edited
 from rewire.parts.collectives import Collectives, Gather, Select
@@ -20,7 +21,7 @@ class AtRandom:
     """Uniformly at random (SET)."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """Reads no signal."""
         return frozenset()
 
@@ -40,7 +41,7 @@ class Mix:
     The share is rounded up. A signal of exactly zero is never chosen: what is missing then is grown at random.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Mix:
             raise ValueError(f"the share grown by signal must lie in [0, 1], not {self.share!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
@@ -65,10 +66,10 @@ class Mix:
 class Strongest:
     """The largest ``|signal|`` (RigL: the gradient, SNFS: the momentum); at random if too few are not zero."""
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
@@ -89,16 +90,16 @@ def growth(name_or_part: str | Grow) -> Grow:
     return name_or_part if callable(name_or_part) else choose("growth", name_or_part, GROWTHS)
 
 
-def _ranked_collectives(signal: Signal, layers: int) -> Collectives:
+def _ranked_collectives(signal: AnySignal, layers: int) -> Collectives:
     """Per layer: the selection, how many it found, and the number of free positions for a random draw."""
     return [Select(1, 1, signal, times=layers), Gather(1, times=2 * layers)]
 
 
-def _strongest_then_random(layer: Edited, signal: Signal, ranked: int, k: int, ctx: Context) -> Tensor:
+def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    (top,) = ctx.ranks.best([layer.top_inactive(signal, ranked)], [ranked])
+    (top,) = ctx.ranks.largest([layer.top_inactive(signal, ranked)], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
         return strongest

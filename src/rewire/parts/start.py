@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire._lookup import choose
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule, Start
 from rewire.core.topology import sample_inactive
 from rewire.parts.apportion import apportion
+from rewire.parts.start_from_weights import Given, Magnitude, Nonzero
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,16 @@ uniform, erdos_renyi, erdos_renyi_kernel, dense, explicit = (
     Explicit,
 )
 RULES: dict[str, Rule] = {"erk": erdos_renyi_kernel, "uniform": uniform, "er": erdos_renyi, "dense": dense}
-STARTS: dict[str, Start] = {name: Scattered(rule) for name, rule in RULES.items()} | {
-    f"connected-{name}": Connected(rule) for name, rule in RULES.items() if name != "dense"
+_SPARSE_RULES = {name: rule for name, rule in RULES.items() if name != "dense"}
+STARTS: dict[str, Start] = {
+    **{name: Scattered(rule) for name, rule in RULES.items()},
+    **{f"connected-{name}": Connected(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude": Magnitude(erdos_renyi_kernel),
+    **{f"magnitude-{name}": Magnitude(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude-network": Magnitude(),
+    "nonzero": Nonzero(),
 }
+AnyStart = str | Mapping[str, float] | Mapping[str, Tensor] | nn.Module | Start
 
 
 _LABELS = {"erk": "ERK", "uniform": "uni", "er": "ER"}
@@ -169,14 +178,20 @@ def start_label(name: str) -> str:
     return ("conn. " if rule != name else "") + _LABELS.get(rule, rule)
 
 
-def start_from(description: "str | Mapping[str, float] | Start") -> Start:
-    """The start of a name (``erk``, ``connected-uniform``, ...) or of densities per layer; a part is returned as it is.
+def start_from(description: AnyStart) -> Start:
+    """The start that is described by a name, a dictionary by layer name or a model; a part is returned as it is.
+
+    The values of a dictionary are densities, bool masks or positions. Of a model, its topology is taken.
 
     >>> start_from({"stem*": 1.0})
     Scattered(rule=Explicit(densities=(('stem*', 1.0),)))
     """
+    if isinstance(description, nn.Module):
+        return Given(description)
     if isinstance(description, Mapping):
-        return Scattered(Explicit(description))
+        by_topology = any(isinstance(value, Tensor) and value.dim() > 0 for value in description.values())
+        entries: Any = description
+        return Given(entries) if by_topology else Scattered(Explicit(entries))
     return description if callable(description) else choose("start", description, STARTS)
 
 

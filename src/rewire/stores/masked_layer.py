@@ -5,18 +5,19 @@ Under ``fully_shard`` both are DTensors. Everything here then concerns this rank
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
-from rewire.core.layer import LayerSpec, Signal
+from rewire.core.layer import LayerSpec, Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
 from rewire.model.state_names import MASK
-from rewire.stores.optimizer_state import reset_state, state_tensors
+from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
@@ -124,14 +125,17 @@ class MaskedLayer:
 
     # Signals, for the method.
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal at the active positions."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         values = take(self._dense(signal), self.to_local(self.active()))
         return values.sign() if signal is Signal.SIGN else values
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``."""
-        top = top_where_inactive(self._dense(signal), self.local_mask, k, floor)
+        dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
+        top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
     def _dense(self, signal: Signal) -> Tensor:
@@ -142,6 +146,10 @@ class MaskedLayer:
             grad = self.grad
             return torch.zeros_like(self.weight) if grad is None else grad.detach()
         return self.weight
+
+    def _dense_score(self, score: ScoreLike) -> Tensor:
+        dense = [self._dense(signal).sign() if signal is Signal.SIGN else self._dense(signal) for signal in score.reads]
+        return evaluate(score, dense)
 
     def is_finite(self) -> bool:
         """Whether the whole gradient is finite."""
@@ -185,12 +193,13 @@ class MaskedLayer:
         """Zero the weight at inactive positions."""
         torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
 
-    def enforce_topology(self, optimizer: torch.optim.Optimizer) -> None:
+    def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
         mask = self.local_mask
         if self._enforced != _version(mask):
             self.zero_inactive_weights()
-            for state in map(local, state_tensors(optimizer, self.parameter)):
+            for _, value, _ in optimizers.entries(self.parameter):
+                state = local(value)
                 torch.where(mask, state, _zero(state), out=state)
             self._mask_changed()
 
@@ -215,18 +224,27 @@ class MaskedLayer:
         """Whether something was loaded since the topology was last enforced."""
         return self._enforced is None
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Move weight, mask, gradient and optimizer state to the new topology."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Move weight, mask, gradient and optimizer state to the new topology. ``group``: the parameter's options."""
         drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
         put(self.local_mask, drop, False)
         put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
         self._mask_changed()
-        changed = torch.cat([drop, grow])
-        reset_state(optimizer, self.parameter, changed)
+        for state, newborn in optimizers.start_values(self.parameter, group):
+            put(local(state), drop, 0.0)
+            put(local(state), grow, newborn)
         if self.grad is not None:
-            put(self.grad, changed, 0.0)
+            put(self.grad, torch.cat([drop, grow]), 0.0)
+
+    def read_state(self, state: Tensor) -> Tensor:
+        """The values of an optimizer's state tensor at the active positions of this process."""
+        return take(local(state), self.to_local(self.active()))
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        put(local(state), self.to_local(self.active())[rows], values)
 
 
 def _version(tensor: Tensor) -> Version:

@@ -1,17 +1,18 @@
 """One weight of the packed store: values sorted by position, the positions, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
 from rewire.nn.packed import pack_module, resize
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
-from rewire.stores.optimizer_state import map_state
+from rewire.stores.optimizer.optimizers import Optimizers
 
 
 class PackedLayer:
@@ -46,19 +47,28 @@ class PackedLayer:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
         values = self.parameter.detach()
         if signal is Signal.GRAD:
             grad = self.parameter.grad
-            return torch.zeros_like(values) if grad is None else grad.detach()
+            return torch.zeros_like(values) if grad is None else grad.detach().clone()  # a step may overwrite it
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
-        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+        assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
+        tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
+        return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
+        for begin, grad, used in self._tiles():
+            zeros = torch.zeros_like(grad)
+            yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         record, active, scale = self.module.backward_record, self.active(), self._scale()
@@ -69,6 +79,14 @@ class PackedLayer:
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
+
+    def read_state(self, state: Tensor) -> Tensor:
+        """An optimizer's state tensor has a value for each weight, in the order of ``active()``."""
+        return state
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        state[rows] = values.to(state) if isinstance(values, Tensor) else values
 
     def accumulated(self) -> None:
         """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
@@ -93,8 +111,8 @@ class PackedLayer:
         """Whether no gradient arrived, or only zeros."""
         return self.parameter.grad is None or not bool(self.parameter.grad.any())
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Resize values, positions, gradient and optimizer state together; grown weights start with zero state."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
         before = self.active()
         survives = torch.ones(len(before), dtype=torch.bool)
         survives[torch.searchsorted(before, edit.drop)] = False
@@ -114,12 +132,15 @@ class PackedLayer:
             return new
 
         grad = self.parameter.grad
-        map_state(optimizer, self.parameter, move)
+        newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
+        optimizers.map_state(self.parameter, move)
         values = move(self.parameter.detach(), edit.value)
         if len(values) == len(before):
             self.parameter.copy_(values)
         else:
             resize(self.parameter, values)
+        for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
+            state[grown_slots] = value
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

@@ -82,11 +82,11 @@ def _divide(runs: Sequence[Run], arrangement: Arrangement) -> tuple[list[str], l
     rows, columns = list(arrangement.rows), list(arrangement.columns)
     if not rows:
         rows = ["method"] if "method" not in columns else [name for name in varied if name not in columns][:1]
-    told = {*rows, *columns} | (_WITH_METHOD if "method" in rows + columns else set())
+    named = {*rows, *columns} | (_WITH_METHOD if "method" in rows + columns else set())
     if not columns:
-        columns = [name for name in _ACROSS if name in varied and name not in told]
-        columns += [name for name in varied if name not in {*told, *columns, "data", "model", "width"}]
-    others = [name for name in varied if name not in {*told, *columns}]
+        columns = [name for name in _ACROSS if name in varied and name not in named]
+        columns += [name for name in varied if name not in {*named, *columns, "data", "model", "width"}]
+    others = [name for name in varied if name not in {*named, *columns}]
     return rows, columns, others
 
 

@@ -18,7 +18,7 @@ from rewire.model.select import Found, Pattern, endpoints, find_layers, units, u
 from rewire.model.state_names import MASK, POSITIONS
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
-from rewire.stores.optimizer_state import refuse_untrained, unwrap_optimizer
+from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
@@ -26,7 +26,7 @@ STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for 
 
 def sparsify(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Given,
     method: Method,
     *,
     store: str = "masked",
@@ -38,6 +38,8 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
+    ``optimizer``: the one that trains the model, or a list where several do, each its own parameters; a step is counted
+    when each of them has stepped.
     ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
@@ -53,11 +55,12 @@ def sparsify(
     10
     """
     _refuse_wrong_types(model, optimizer, method, init)
-    kind = choose("store", store, STORES)
-    _refuse_what_a_store_lacks(kind, method, optimizer)
+    kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
+    _refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
-    _refuse_wrong_state(found, optimizer := unwrap_optimizer(optimizer))
+    _refuse_wrong_state(found, optimizers)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
     peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
     if peers.others:
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
@@ -68,7 +71,7 @@ def sparsify(
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
-    held = kind(model, found, active, drawn, optimizer, peers.ranks)
+    held = kind(model, found, active, drawn, optimizers, peers.ranks)
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
@@ -94,9 +97,10 @@ class _Weights(Sequence[Tensor]):
 
 
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
+    optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
     expected = (
         (model, nn.Module, "model"),
-        (optimizer, torch.optim.Optimizer, "optimizer"),
+        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
         (method, Method, "method"),
     )
     for given, kind, name in expected:
@@ -107,18 +111,15 @@ def _refuse_wrong_types(model: object, optimizer: object, method: object, init: 
         raise ValueError(f"init must be None or 'fan_in', not {init!r}")
 
 
-def _refuse_what_a_store_lacks(
-    kind: type[MaskedStore] | type[PackedStore], method: Method, optimizer: torch.optim.Optimizer
-) -> None:
+def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: Method) -> None:
     missing = method.signals - kind.supplies
     if missing:
         raise ValueError(
             f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
         )
-    kind.refuse_optimizer(optimizer)
 
 
-def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer) -> None:
+def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
     for one in found:
         if not {MASK, POSITIONS} & one.module._buffers.keys():
             continue
@@ -132,9 +133,9 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
-    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    refuse_untrained(optimizer, {one.spec.name: one.parameter for one in found})
+    optimizers.refuse_untrained({one.spec.name: one.parameter for one in found})
 
 
 def _budget(method: Method, found: Sequence[Found]) -> int:

@@ -212,7 +212,7 @@ def _limits(method: Method, layers: Sequence[Layer], n: int, rise: int) -> tuple
         check_counts(f"`most` of drop={method.drop!r}", method.drop.most(layers, n), layers) if n else [0] * len(layers)
     )
     if rise:
-        return lost, [min(sum(lost) + rise, numel(layer)) for layer in layers]
+        return lost, [sum(lost) + rise] * len(layers)
     room = [numel(one) - one.nnz + (k if method.regrow_dropped else 0) for one, k in zip(layers, lost, strict=True)]
     return lost, check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), layers)
 

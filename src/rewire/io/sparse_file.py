@@ -32,32 +32,37 @@ from rewire.stores.convert import pack_masked, to_masked, unpack
 FORMAT = "rewire-sparse-2"  # 1 had no checksum
 
 
-def save_sparse(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
+def save_sparse(
+    model: nn.Module, path: str | Path, example: Tensor | None = None, *, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write the weights that exist with their positions, and all other tensors; ``load_sparse`` reads the file.
 
-    With an ``example``, the network that was read back must also compute the same outputs for it.
+    With an ``example``, the network that was read back must also compute the same outputs for it. ``metadata`` is kept
+    in the file (``rewire.io.read_metadata`` reads it), such as how inputs are to be normalised.
     """
     masked = to_masked(model)
     state = state_on_cpu(masked)
     tensors, shapes = compress(state)
-    metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "sizes": json.dumps(sizes(masked))}
+    own = {"format": FORMAT, "shapes": json.dumps(shapes), "sizes": json.dumps(sizes(masked))}
 
     def check(file: Path) -> None:
         read = load_sparse(file)
         compare_tensors(state, read)
         compare_networks(masked, read, example)
 
-    write_checked(path, lambda file: write_tensors(file, tensors, metadata), check)
+    write_checked(path, lambda file: write_tensors(file, tensors, {**(metadata or {}), **own}), check)
 
 
-def sparse_dictionary(model: nn.Module, *, compressed: bool) -> dict[str, Any]:
+def sparse_dictionary(
+    model: nn.Module, *, compressed: bool, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What a sparse file holds as a dictionary for ``torch.save``; ``load_sparse`` takes it.
 
     ``compressed=False`` keeps the masked weights dense, beside their masks.
     """
     state = to_masked(model).state_dict()
     tensors, shapes = compress(state) if compressed else (dict(state), {})
-    plain = {"format": FORMAT, "shapes": shapes, "sizes": sizes(model)}
+    plain = {**(metadata or {}), "format": FORMAT, "shapes": shapes, "sizes": sizes(model)}
     return {**plain, "model": tensors, CHECKSUM: checksum(tensors, _metadata(plain))}
 
 

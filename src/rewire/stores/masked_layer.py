@@ -5,7 +5,7 @@ Under ``fully_shard`` both are DTensors. Everything here then concerns this rank
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
 from rewire.model.state_names import MASK
-from rewire.stores.optimizer_state import reset_state, state_tensors
+from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
@@ -193,12 +193,13 @@ class MaskedLayer:
         """Zero the weight at inactive positions."""
         torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
 
-    def enforce_topology(self, optimizer: torch.optim.Optimizer) -> None:
+    def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
         mask = self.local_mask
         if self._enforced != _version(mask):
             self.zero_inactive_weights()
-            for state in map(local, state_tensors(optimizer, self.parameter)):
+            for _, value, _ in optimizers.entries(self.parameter):
+                state = local(value)
                 torch.where(mask, state, _zero(state), out=state)
             self._mask_changed()
 
@@ -223,18 +224,27 @@ class MaskedLayer:
         """Whether something was loaded since the topology was last enforced."""
         return self._enforced is None
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Move weight, mask, gradient and optimizer state to the new topology."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Move weight, mask, gradient and optimizer state to the new topology. ``group``: the parameter's options."""
         drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
         put(self.local_mask, drop, False)
         put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
         self._mask_changed()
-        changed = torch.cat([drop, grow])
-        reset_state(optimizer, self.parameter, changed)
+        for state, newborn in optimizers.start_values(self.parameter, group):
+            put(local(state), drop, 0.0)
+            put(local(state), grow, newborn)
         if self.grad is not None:
-            put(self.grad, changed, 0.0)
+            put(self.grad, torch.cat([drop, grow]), 0.0)
+
+    def read_state(self, state: Tensor) -> Tensor:
+        """The values of an optimizer's state tensor at the active positions of this process."""
+        return take(local(state), self.to_local(self.active()))
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        put(local(state), self.to_local(self.active())[rows], values)
 
 
 def _version(tensor: Tensor) -> Version:

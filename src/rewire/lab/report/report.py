@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewire.lab.report.cells import Cell, Table
+from rewire.lab.report.comparison import Arrangement, comparison_tables
 from rewire.lab.report.groups import distinct
 from rewire.lab.report.pictures import Picture, pictures
 from rewire.lab.report.registry import tables
@@ -25,17 +26,18 @@ Sweeps = list[dict[str, Any]]  # contents of sweep.json
 CSS = files("rewire.lab.report").joinpath("report.css").read_text()
 
 
-def write_report(directory: Path, *, layer: str | None = None) -> Path:
+def write_report(directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None) -> Path:
     """``report.html`` and the folder ``report`` with every table and figure; returns the path of the page.
 
     Args:
         directory: a folder with runs below it.
         layer: whose masks are shown; the third layer if not given.
+        arrangement: the rows and columns of one more table, over all runs.
 
     """
     records = read_records(directory)
     sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
-    made, drawn = tables(records), pictures(records, layer)
+    made, drawn = report_tables(records, arrangement), pictures(records, layer)
     for table in made:
         for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
             _write(directory / "report" / f"{table.name}.{kind}", text)
@@ -44,6 +46,14 @@ def write_report(directory: Path, *, layer: str | None = None) -> Path:
     names = [_sweep_title(sweep) for sweep in sweeps]
     _write(directory / "report.html", page(" · ".join(names) or directory.resolve().name, records, sweeps, made, drawn))
     return directory / "report.html"
+
+
+def report_tables(records: list[Record], arrangement: Arrangement | None) -> list[Table]:
+    """All tables of a report; the one that was asked for comes first, and replaces the differences that are usual."""
+    if arrangement is None or not arrangement.is_chosen:
+        return tables(records)
+    usual = [table for table in tables(records) if not table.name.startswith("differences")]
+    return [*comparison_tables(records, arrangement), *usual]
 
 
 def to_html(table: Table) -> str:

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from rewire.inference.pack import pack as pack_model
 from rewire.io.compare import compare_outputs
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.training.network import Trained, read_network
 from rewire.nn.packed import Packed
 from rewire.shrinking.shrink import shrink
 from rewire.stores.convert import to_dense
 
-console = Console()
 WARM_UP = 3  # calls before the clock starts
 
 

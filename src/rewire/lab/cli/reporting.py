@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.labels import common_label, unique_labels
 from rewire.lab.report.comparison import Arrangement
 from rewire.lab.report.render import to_rich
 from rewire.lab.report.report import report_tables, write_report
 from rewire.lab.results import STATUSES, Record, read_plan, read_records
-
-console = Console()
 
 
 def report(command: "cli.Report", words: str) -> None:

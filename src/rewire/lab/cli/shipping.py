@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from rewire.io import load_sparse, save_csr, save_dense, save_onnx, save_sparse
@@ -14,10 +13,9 @@ from rewire.io.compare import compare_outputs
 from rewire.io.files import write_checked
 from rewire.io.sparse_file import sparse_dictionary
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.training.network import Trained, read_network
 from rewire.shrinking.shrink import shrink_with_report
-
-console = Console()
 
 # The formats of ``rewire export``: how the file's name must end, and what writes it.
 WRITERS: dict[str, tuple[str, Callable[..., None]]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from rewire._lookup import choose
 from rewire.lab.labels import describe
+from rewire.lab.names import DENSE_LOOK
 from rewire.lab.report.cells import EMPTY, FAILED, Cell, Table, failure_line
 from rewire.lab.report.groups import distinct, method_name, setting, without_unused
 from rewire.lab.report.looks import label_of, method_position, start_position
@@ -74,15 +75,18 @@ def differences(records: Iterable[Record]) -> list[Table]:
 
 def _divide(runs: Sequence[Run], arrangement: Arrangement) -> tuple[list[str], list[str], list[str]]:
     """The settings down, across, and those left over that vary."""
-    varied = [name for name in SETTINGS if len({getattr(run, name) for run in runs}) > 1]
+    sparse = [run for run in runs if not run.is_dense]
+    varied = [
+        name for name in SETTINGS if len({getattr(run, name) for run in (sparse if name in _ACROSS else runs)}) > 1
+    ]
     rows, columns = list(arrangement.rows), list(arrangement.columns)
     if not rows:
         rows = ["method"] if "method" not in columns else [name for name in varied if name not in columns][:1]
-    told = {*rows, *columns} | (_WITH_METHOD if "method" in rows + columns else set())
+    named = {*rows, *columns} | (_WITH_METHOD if "method" in rows + columns else set())
     if not columns:
-        columns = [name for name in _ACROSS if name in varied and name not in told]
-        columns += [name for name in varied if name not in {*told, *columns, "data", "model", "width"}]
-    others = [name for name in varied if name not in {*told, *columns}]
+        columns = [name for name in _ACROSS if name in varied and name not in named]
+        columns += [name for name in varied if name not in {*named, *columns, "data", "model", "width"}]
+    others = [name for name in varied if name not in {*named, *columns}]
     return rows, columns, others
 
 
@@ -138,8 +142,7 @@ def _differences(
     """Each row less the baseline's, seed by seed."""
     labels = {" ".join(row): row for row in values}
     typed = {label.lower(): row for label, row in labels.items()}
-    dense = [row for row in values if all(len(key) == 0 for key in values[row])]
-    rivals = [row for row in values if row not in dense]
+    rivals = [row for row in values if DENSE_LOOK.label not in row]
     first = rivals[0] if rivals else None
     reference = first if baseline is None else choose("baseline", baseline.lower(), typed)
     others = [row for row in values if row != reference]

@@ -23,7 +23,7 @@ LAYERS = {
     "tools": ["kernels", "model", "distributed"],
     "storage": ["nn", "stores"],
     "attachment": ["rewirer", "attach"],
-    "uses": ["io", "inference", "analysis", "shrinking", "integrations"],
+    "uses": ["io", "inference", "analysis", "shrinking", "integrations", "film"],
     "lab": ["lab"],
 }
 LAYER = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}
@@ -104,6 +104,11 @@ def test_a_circle_would_be_found():
 )
 def test_files_stay_short(path):
     assert len(path.read_text().splitlines()) <= 320, path
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "kernels" / "native").glob("*.[ch]pp")), ids=lambda path: path.name)
+def test_native_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 300
 
 
 @pytest.mark.parametrize(("name", "path"), list(modules()))

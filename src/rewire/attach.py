@@ -2,18 +2,22 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 
 from rewire._lookup import choose
+from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring
+from rewire.core.method import Method, Rewiring, density_bounds, first_positions
+from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
-from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
+from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
@@ -28,8 +32,9 @@ def sparsify(
     method: Method,
     *,
     store: str = "masked",
-    include: Pattern | Sequence[Pattern] | None = None,
-    exclude: Pattern | Sequence[Pattern] | None = None,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    keep_masked: Patterns | None = None,
     init: str | None = None,
     seed: int = 0,
     on_rewire: Callable[[Rewiring], None] | None = None,
@@ -42,6 +47,10 @@ def sparsify(
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
+    ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
+    and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.
+    The method's start says which weights exist at first. The default of most methods is random: of a network that is
+    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
     >>> model = nn.Linear(4, 5, bias=False)
@@ -55,6 +64,7 @@ def sparsify(
     _refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     found, left_out = find_layers(model, include, exclude)
+    masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(found, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
     peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
@@ -62,15 +72,34 @@ def sparsify(
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed)
-    active = method.start([one.spec for one in found], _budget(method, found), context)
+    context = Context(seed=seed, model=model, weights=_Weights(found))
+    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
-    held = kind(model, found, active, drawn, optimizers, peers.ranks)
+    held = kind(model, found, active, drawn, optimizers, peers.ranks, masked)
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
+
+
+class _Weights(Sequence[Tensor]):
+    """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [whole(one.parameter.detach()) for one in self._found[index]]
+        return whole(self._found[index].parameter.detach())
 
 
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
@@ -98,9 +127,9 @@ def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method:
 
 def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
     for one in found:
-        if not {MASK, POSITIONS} & one.module._buffers.keys():
+        if not is_sparse(one.module):
             continue
-        how = "has a mask" if MASK in one.module._buffers else "is packed"
+        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
         raise ValueError(
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
@@ -118,10 +147,11 @@ def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
 def _budget(method: Method, found: Sequence[Found]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
     total = sum(one.spec.numel for one in found)
-    first, last = (round(density * total) for density in (method.density(0), method.density.ends()[1]))
-    if last < len(found):
+    lowest = min(density_bounds(method.density))
+    first, fewest = (round(density * total) for density in (method.density(0), lowest))
+    if fewest < len(found):
         raise ValueError(
-            f"density {method.density.ends()[1]} leaves {last} weights for {len(found)} layers ({total} weights when "
+            f"density {lowest} leaves {fewest} weights for {len(found)} layers ({total} weights when "
             f"dense): every layer needs at least one, so density must be at least {len(found) / total:.2g}"
         )
     return first
@@ -136,8 +166,8 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
     """
     if init is None and not one.parameter.is_meta:
         return None
-    bound: Tensor | float = one.spec.shape[1:].numel() ** -0.5
-    if one.parameter.is_meta and (bias := one.module._parameters.get("bias")) is not None:
+    bound: Tensor | float = one.spec.matrix[1:].numel() ** -0.5
+    if one.parameter.is_meta and (bias := parameters_of(one.module).get("bias")) is not None:
         uniform = torch.rand(bias.shape, generator=context.generator("bias", index), dtype=bias.dtype)
         torch.utils.swap_tensors(bias, nn.Parameter((2 * uniform - 1) * bound))
     if init == "fan_in":
@@ -150,7 +180,8 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
 def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tensor]) -> bool:
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
     weights = {id(one.parameter): (one.spec, positions) for one, positions in zip(found, active, strict=True)}
-    wiring = {m: weights[id(w)] for m in model.modules() if id(w := m._parameters.get("weight")) in weights}
+    modules = [module for module in model.modules() if is_conv_or_linear(module)]
+    wiring = {m: weights[id(w)] for m in modules if id(w := parameters_of(m).get("weight")) in weights}
     cut = cut_layers(model, wiring)
     if cut:
         warnings.warn(

@@ -10,6 +10,7 @@ from torch import nn
 from rewire.core.layer import Context, Signal
 from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
 from rewire.core.ranks import total
+from rewire.core.topology import Edit
 from rewire.core.views import Captured
 from rewire.distributed.dtensor import copy_into
 from rewire.distributed.group import Traffic
@@ -52,6 +53,7 @@ class Rewirer:
         self.model, self.store, self.method, self.seed = model, store, method, seed
         self.left_out = left_out  # weights that are not sparse, with the reason
         self.on_rewire = on_rewire
+        self._listeners: list[Callable[[Rewiring, Sequence[Edit]], None]] = []
         self.history: list[Rewiring] = []
         self.memory: dict[str, Any] = {}
         self.peers = Peers() if peers is None else peers  # the other ranks, if any are known yet
@@ -66,7 +68,7 @@ class Rewirer:
         self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
         if Signal.MOMENTUM in method.signals:
-            store.track_momentum()
+            store.track_momentum(method.momentum_decay)
         self._steps = OptimizerSteps(store, self._before_step, self._after_step)
         self._look_ahead()
 
@@ -88,6 +90,17 @@ class Rewirer:
         return self.nnz / sum(layer.shape.numel() for layer in self.layers)
 
     @property
+    def overall_density(self) -> float:
+        """The share of all parameters of the model that exist: those outside the sparse layers are dense."""
+        total, other = sum(layer.shape.numel() for layer in self.layers), self._other_parameters()
+        return (self.nnz + other) / (total + other)
+
+    def _other_parameters(self) -> int:
+        """How many parameters the model has besides the sparse layers."""
+        sparse = {id(layer.parameter) for layer in self.layers}
+        return sum(parameter.numel() for parameter in self.model.parameters() if id(parameter) not in sparse)
+
+    @property
     def step(self) -> int:
         """How many optimizer steps were completed; a skipped step is not counted."""
         return self._counter.settle()
@@ -106,7 +119,7 @@ class Rewirer:
     def __repr__(self) -> str:
         if self.removed:
             return "Rewirer (removed)"
-        return table(self.store, self.method, self.step, self.left_out)
+        return table(self.store, self.method, self.step, self.left_out, self._other_parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.
@@ -145,6 +158,11 @@ class Rewirer:
         self._ranks_agree = False
         self.store.recount()
         self._look_ahead()
+
+    def listen(self, listener: Callable[[Rewiring, Sequence[Edit]], None]) -> Callable[[], None]:
+        """Call ``listener(record, edits)`` after each rewiring; call what is returned to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def follow(self, optimizer: Given) -> None:
         """Go on with another optimizer of the same parameters, or with several.
@@ -230,6 +248,8 @@ class Rewirer:
         self.history.append(record)
         if self.on_rewire is not None:
             self.on_rewire(record)
+        for listener in list(self._listeners):
+            listener(record, edits)
 
     def _context(self, step: int) -> Context:
         return Context(step=step, seed=self.seed, memory=self.memory, ranks=self.store.ranks)

@@ -5,7 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,10 +15,11 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
@@ -45,13 +46,18 @@ class MaskedStore:
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked`` is for other stores: here all layers are masked.
+        """
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
+        self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
@@ -90,13 +96,14 @@ class MaskedStore:
 
         return clear
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
+        self._decay = decay
         for layer in self.layers:
             layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
 
     @torch.no_grad()
-    def before_step(self, decay: float = 0.9) -> None:
+    def before_step(self) -> None:
         """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
             if layer.is_invalid:
@@ -104,7 +111,7 @@ class MaskedStore:
         self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
-                layer.update_average(decay, self.optimizers.grad_scale)
+                layer.update_average(self._decay, self.optimizers.grad_scale)
         self.clear_inactive_grads()
 
     @torch.no_grad()
@@ -170,9 +177,10 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Remove the mask from a module, and the hook that reads packed checkpoints."""
-    module._buffers.pop(MASK, None)
-    module._non_persistent_buffers_set.discard(MASK)
+    """Remove the masks from a module, and the hook that reads packed checkpoints."""
+    for parameter in masks_of(module):
+        del module._buffers[mask_name(parameter)]
+        module._non_persistent_buffers_set.discard(mask_name(parameter))
     hooks = module._load_state_dict_pre_hooks
     for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
-from rewire.core.layer import LayerSpec, Signal
+from rewire.core.layer import LayerSpec, Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
-from rewire.model.state_names import MASK
 from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
@@ -30,11 +30,11 @@ class MaskedLayer:
     def __init__(self, found: Found, active: Tensor) -> None:
         self.spec: LayerSpec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter = found.module, found.parameter
+        self.module, self.parameter, self._mask_name = found.module, found.parameter, found.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
-                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
+                "model.to_empty(device='cpu') and initialise it; for a Linear or Conv2d, store='packed' draws it sparse"
             )
         self.average: Tensor | None = None  # running average of the dense gradient, for methods that read momentum
         self.frozen = False
@@ -42,7 +42,7 @@ class MaskedLayer:
         self._total_nnz: int | None = len(active) if is_sharded(self.parameter) else None  # over all ranks
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
         put(mask, self.to_local(active[self.local_part(active)]), True)
-        self.module.register_buffer(MASK, shard_like(mask, self.parameter))
+        self.module.register_buffer(self._mask_name, shard_like(mask, self.parameter))
         # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
@@ -56,7 +56,7 @@ class MaskedLayer:
     @property
     def mask(self) -> Tensor:
         """Which weights exist; laid out like the parameter."""
-        mask = self.module._buffers.get(MASK)
+        mask = self.module._buffers.get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask
@@ -124,14 +124,17 @@ class MaskedLayer:
 
     # Signals, for the method.
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal at the active positions."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         values = take(self._dense(signal), self.to_local(self.active()))
         return values.sign() if signal is Signal.SIGN else values
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``."""
-        top = top_where_inactive(self._dense(signal), self.local_mask, k, floor)
+        dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
+        top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
     def _dense(self, signal: Signal) -> Tensor:
@@ -142,6 +145,10 @@ class MaskedLayer:
             grad = self.grad
             return torch.zeros_like(self.weight) if grad is None else grad.detach()
         return self.weight
+
+    def _dense_score(self, score: ScoreLike) -> Tensor:
+        dense = [self._dense(signal).sign() if signal is Signal.SIGN else self._dense(signal) for signal in score.reads]
+        return evaluate(score, dense)
 
     def is_finite(self) -> bool:
         """Whether the whole gradient is finite."""

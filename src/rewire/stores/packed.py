@@ -5,7 +5,8 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -13,13 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
-from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
-from rewire.nn.packed import Tape, uncovered, unpack_module
+from rewire.nn.backward_record import BackwardRecord
+from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.packed import unpack_module
+from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -49,14 +53,15 @@ class PackedStore:
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked``: names of layers that are not packed even if a kernel covers them.
+        """
         self.optimizers, self.ranks = optimizers, ranks
-        uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [
-            "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
-            for one in found
-        ]
+        uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
+        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -73,9 +78,9 @@ class PackedStore:
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
-        self._twins = [module for module in model.modules() if type(module) in TWINS]
-        for module in self._twins:
-            keep_innermost(module)
+        self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
+        for module in self._hwcn_modules:
+            use_hwcn_module(module)
 
     @property
     def keep_inactive_grads(self) -> bool:
@@ -87,9 +92,9 @@ class PackedStore:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
             if not keep:
-                layer.module.tape = None
-            elif layer.module.tape is None:
-                layer.module.tape = Tape()
+                layer.module.backward_record = None
+            elif layer.module.backward_record is None:
+                layer.module.backward_record = BackwardRecord()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -104,7 +109,7 @@ class PackedStore:
         self._masked.follow(optimizers)
         self.optimizers = optimizers
 
-    def track_momentum(self) -> None:
+    def track_momentum(self, decay: float) -> None:
         """Never called: ``sparsify`` refuses methods that read momentum."""
         raise AssertionError("the packed store supplies no momentum")
 
@@ -124,7 +129,7 @@ class PackedStore:
         """Drop what was recorded for the ranking."""
         refuse_shared_state(self.optimizers, [layer.parameter for layer in self._packed.values()])
         for layer in self._packed.values():
-            layer.module.tape = Tape() if self._keep else None
+            layer.module.backward_record = BackwardRecord() if self._keep else None
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
@@ -150,10 +155,19 @@ class PackedStore:
         for layer in self._packed.values():
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             self.optimizers.map_state(layer.parameter, spread)
-            unpack_module(layer.module, spread(layer.parameter.detach()))
-        for module in self._twins:
-            leave_innermost(module)
+            unpack_module(layer.module)
+        for module in self._hwcn_modules:
+            restore_torch_module(module)
         self._masked.remove()
+
+
+def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+    """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
+    if found.spec.name in keep_masked:
+        return "kept masked"
+    if found.attribute != "weight":
+        return f"no kernel for {type(found.module).__name__}.{found.attribute}"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
 
 
 def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
 from rewire.nn.packed import pack_module, resize
@@ -20,7 +21,7 @@ class PackedLayer:
     def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
         self.spec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values)
+        self.module = pack_module(found.module, active, values, found.spec.name)
         self.parameter = found.parameter
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
@@ -46,8 +47,10 @@ class PackedLayer:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
         values = self.parameter.detach()
         if signal is Signal.GRAD:
@@ -55,16 +58,23 @@ class PackedLayer:
             return torch.zeros_like(values) if grad is None else grad.detach().clone()  # a step may overwrite it
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
-        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+        assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
+        tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
+        return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
+        for begin, grad, used in self._tiles():
+            zeros = torch.zeros_like(grad)
+            yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        tape, active, scale = self.module.tape, self.active(), self._scale()
-        if tape is None or not tape.pairs:
+        record, active, scale = self.module.backward_record, self.active(), self._scale()
+        if record is None:
             return
-        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+        for begin, tile in gradient_tiles(record.pairs, self.module.geometry, TILE, record.dense_gradients):
             used = torch.zeros(len(tile), dtype=torch.bool)
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
@@ -80,7 +90,7 @@ class PackedLayer:
 
     def accumulated(self) -> None:
         """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
-        if self.module.tape is not None and self.parameter.grad is not None:
+        if self.module.backward_record is not None and self.parameter.grad is not None:
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -92,7 +102,8 @@ class PackedLayer:
 
     def is_finite(self) -> bool:
         """Whether the gradients of weights and outputs are."""
-        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        record = self.module.backward_record
+        seen = [] if record is None else [grad for _, grad in record.pairs] + record.dense_gradients
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 

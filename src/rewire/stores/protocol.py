@@ -77,8 +77,8 @@ class Store(Protocol):
     def follow(self, optimizers: Optimizers) -> None:
         """Move the state of these optimizers from now on."""
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
 
     def before_step(self) -> None:
         """Leave only active gradients to the optimizers. Once per step, before the first of them."""

@@ -1,0 +1,60 @@
+"""``rewire report`` and ``rewire runs``: what there is in a folder of runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
+from rewire.lab.labels import common_label, unique_labels
+from rewire.lab.report.comparison import Arrangement
+from rewire.lab.report.render import to_rich
+from rewire.lab.report.report import report_tables, write_report
+from rewire.lab.results import STATUSES, Record, read_plan, read_records
+
+
+def report(command: "cli.Report", words: str) -> None:
+    """Write the report, and print its tables."""
+    arrangement = Arrangement.parse(command.rows, command.columns, command.baseline)
+    show_report(command.directory, command.layer, arrangement=arrangement)
+
+
+def show_report(
+    directory: Path, layer: str | None = None, only: str = "", arrangement: Arrangement | None = None
+) -> None:
+    """Write the report with all tables, and print those that are about the experiment, or that were asked for."""
+    # Written first, because a reader of the output such as `head` may close it early.
+    path = write_report(directory, layer=layer, arrangement=arrangement)
+    chosen = ("grid", "differences") if arrangement is not None and arrangement.is_chosen else (only, "differences")
+    for table in report_tables(read_records(directory), arrangement):
+        if table.name.startswith(chosen):
+            for part in to_rich(table, console.width):
+                console.print(part)
+    console.print(f"\nreport: {path}", highlight=False, soft_wrap=True)
+
+
+def runs(command: "cli.Runs", words: str) -> None:
+    """The status of every run, and the settings in which the runs differ."""
+    records = read_plan(command.directory)
+    listed = [record.run for record in records]
+    folders = [str(record.folder.relative_to(command.directory)) for record in records]
+    if len(records) > 1:
+        console.print(f"all: {common_label(listed)}", highlight=False)
+    table = RichTable(box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for name in ("status", "epochs", "accuracy", "id"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right")
+    labels = unique_labels(listed, folders) if len(records) > 1 else [records[0].run.label]
+    for record, label in zip(records, labels, strict=True):
+        accuracy = f"{record.metrics[-1]['accuracy']:.2%}" if record.metrics else ""
+        note = f" ({record.missing_code})" if record.missing_code else ""
+        epochs = f"{len(record.metrics)}/{record.run.epochs}"
+        table.add_row(Text(label + note), record.status, epochs, accuracy, record.run.id[:6])
+    console.print(table)
+    console.print(_counts(records), highlight=False)
+
+
+def _counts(records: Sequence[Record]) -> str:
+    return ", ".join(f"{sum(record.status == status for record in records)} {status}" for status in STATUSES)

@@ -47,7 +47,7 @@ class MaskedLayer:
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[Version, int] = ((0, -1), 0)
-        self._enforced: Version | None = None  # the mask for which weight and optimizer state are zero where it is off
+        self._enforced: Version | None = None  # the mask for which weight and optimizer state were last made to agree
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
 

@@ -70,6 +70,8 @@ class Packed(nn.Module):
             state_dict[prefix + POSITIONS] = positions
             state_dict[prefix + "weight"] = values = take(values, positions)
         loaded = state_dict.get(prefix + POSITIONS)
+        if values is not None and loaded is None and values.shape == self.dense_shape:  # of a dense model
+            state_dict[prefix + "weight"] = values = take(values, self.weight_positions.long())
         if values is not None and loaded is not None and len(values) != len(self.weight):
             resize(self.weight, torch.empty(len(values), dtype=self.weight.dtype))
             self.weight_positions = torch.empty_like(loaded, dtype=position_type(self.geometry))

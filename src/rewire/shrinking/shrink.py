@@ -15,6 +15,7 @@ from rewire.shrinking.cut import MASK, cut, groups_left
 from rewire.shrinking.graph import ShrinkError
 from rewire.shrinking.plan import Plan, plan
 from rewire.stores.convert import to_masked, to_packed
+from rewire.stores.copies import unlinked_copy
 
 TOLERANCE = 1e-9  # relative, in float64
 
@@ -89,7 +90,7 @@ def shrink_with_report(
         )
     model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
-    exact = copy.deepcopy(model).cpu().double().eval()
+    exact = unlinked_copy(model).cpu().double().eval()
     arguments = tree_map_only(Tensor, _in_double, arguments)
     _set_masks(exact, topology)
     failure: Exception | None = None

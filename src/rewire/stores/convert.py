@@ -10,6 +10,7 @@ from rewire.model.select import unwrap
 from rewire.model.state_names import MASK
 from rewire.nn.hwcn import keep_innermost, leave_innermost
 from rewire.nn.packed import Packed, pack_module, uncovered, unpack_module
+from rewire.stores.copies import unlink, unlinked_copy
 from rewire.stores.masked import release
 
 
@@ -36,14 +37,14 @@ def to_masked(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if not any(isinstance(module, Packed) for module in model.modules()):
         return model
-    masked = copy.deepcopy(model)
+    masked = unlinked_copy(model)
     unpack(masked)
     return masked
 
 
 def to_packed(model: nn.Module) -> nn.Module:
     """A copy whose masked layers hold their values and positions alone, where a kernel covers them."""
-    packed = copy.deepcopy(unwrap(model))
+    packed = unlinked_copy(unwrap(model))
     pack_masked(packed)
     return packed
 
@@ -59,6 +60,7 @@ def unpack(model: nn.Module) -> None:
                     "layers now: use the model that it was made from"
                 )
             mask = mask_in(module)
+            unlink(module)
             unpack_module(module, written_out(module.weight.detach(), module.weight_positions, module.dense_shape))
             module.register_buffer(MASK, mask)
         else:

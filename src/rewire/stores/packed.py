@@ -20,6 +20,7 @@ from rewire.core.topology import Edit
 from rewire.model.select import Found
 from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
 from rewire.nn.packed import Tape, uncovered, unpack_module
+from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer_state import has_only_elementwise_state, map_state, refuse_untrained, state_tensors
@@ -130,6 +131,8 @@ class PackedStore:
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move every layer to its new topology."""
+        for layer in self._packed.values():
+            layer.link.refuse_strayed_averages()
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
                 layer.apply(edits[index], self.optimizer)
@@ -149,6 +152,7 @@ class PackedStore:
         for layer in self._packed.values():
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             map_state(self.optimizer, layer.parameter, spread)
+            unlink(layer.module)
             unpack_module(layer.module, spread(layer.parameter.detach()))
         for module in self._twins:
             leave_innermost(module)

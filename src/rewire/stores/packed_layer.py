@@ -5,13 +5,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
+from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
-from rewire.nn.packed import pack_module, resize
+from rewire.nn.packed import pack_module
+from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer_state import map_state
+from rewire.stores.rearrange import Rearrangement
+from rewire.stores.sparse_weight import set_values
 
 
 class PackedLayer:
@@ -22,6 +25,7 @@ class PackedLayer:
         self.name, self.shape = found.spec.name, found.spec.shape
         self.module = pack_module(found.module, active, values)
         self.parameter = found.parameter
+        self.link = add_link(self.module, self.parameter, self.name)
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
@@ -95,30 +99,11 @@ class PackedLayer:
     def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
         """Resize values, positions, gradient and optimizer state together; grown weights start with zero state."""
         before = self.active()
-        survives = torch.ones(len(before), dtype=torch.bool)
-        survives[torch.searchsorted(before, edit.drop)] = False
-        survivors = where_true(survives)  # indices into the old values
-        grown, order = edit.grow.sort()
-        # Both lists are sorted: a grown weight goes behind the survivors and the grown weights of lower position.
-        grown_slots = torch.searchsorted(before[survivors], grown) + torch.arange(len(grown))
-        is_survivor = torch.ones(len(survivors) + len(grown), dtype=torch.bool)
-        is_survivor[grown_slots] = False
-        survivor_slots = where_true(is_survivor)  # indices into the new values
-
-        def move(old: Tensor, at_grown: Tensor | None = None) -> Tensor:
-            new = old.new_zeros(len(is_survivor))
-            new[survivor_slots] = old[survivors]
-            if at_grown is not None:
-                new[grown_slots] = at_grown.to(old)[order]
-            return new
-
+        move = Rearrangement(before, edit)
+        self.link.edit_copies(edit)
         grad = self.parameter.grad
         map_state(optimizer, self.parameter, move)
-        values = move(self.parameter.detach(), edit.value)
-        if len(values) == len(before):
-            self.parameter.copy_(values)
-        else:
-            resize(self.parameter, values)
+        set_values(self.parameter, move(self.parameter.detach(), edit.value))
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

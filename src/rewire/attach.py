@@ -10,6 +10,7 @@ from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring
+from rewire.distributed.dtensor import local
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
@@ -104,7 +105,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizer: torch.optim.Optimizer
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
-    expanded = [one.spec.name for one in found if is_expanded(one.parameter)]
+    expanded = [one.spec.name for one in found if is_expanded(local(one.parameter))]
     if expanded:
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"

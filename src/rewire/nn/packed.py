@@ -20,20 +20,39 @@ from rewire.model.state_names import MASK, POSITIONS
 
 @dataclass
 class Tape:
-    """Inputs and output gradients of the step that will be ranked: all that a dense gradient is made of."""
+    """Inputs and output gradients of the step that will be ranked: all that a dense gradient is made of.
 
-    pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    An output's gradient counts when the gradient of the weight to which it leads is accumulated. Activation
+    checkpointing runs a layer twice for one use, and ``torch.autograd.grad`` accumulates nothing.
+    """
 
-    def record(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
-        """Remember the input now and the output's gradient when it comes.
+    pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # what the gradient of the weight is made of
+    arrived: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # by backward pass, not accumulated yet
 
-        Gradients that were cleared without a step are not part of the next one: what is remembered goes with them.
-        """
-        if weight.grad is None:
-            self.pairs.clear()
+    def record(self, x: Tensor, y: Tensor) -> None:
+        """Remember the input now and the output's gradient when it comes."""
         if y.requires_grad:
             inside = x.detach()
-            y.register_hook(lambda grad: self.pairs.append((inside, grad.detach())))
+            y.register_hook(lambda grad: self.arrived.append((_backward_pass(), inside, grad.detach())))
+
+    def accumulated(self, is_first: bool) -> None:
+        """The gradient of the weight was accumulated; ``is_first``: what it was before has been cleared."""
+        if is_first:
+            self.pairs.clear()
+        now = _backward_pass()
+        self.pairs += [(x, grad) for backward_pass, x, grad in self.arrived if backward_pass == now]
+        self.arrived.clear()
+
+    def __deepcopy__(self, _memo: object) -> None:
+        """A copy of a layer is not ranked."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def _backward_pass() -> int:
+    """The number of the backward pass that is running: each has its own, also one inside of another."""
+    return torch._C._current_graph_task_id()
 
 
 class Packed(nn.Module):
@@ -89,7 +108,7 @@ class PackedLinear(Packed, nn.Linear):  # type: ignore[misc]
         pixels = self.precise(x).reshape(-1, self.in_features, 1, 1)
         y = ops.sparse_conv2d(pixels, self.weight, self.weight_positions, self.bias, self.geometry, limit)
         if self.tape is not None:
-            self.tape.record(pixels, y, self.weight)  # not what is returned: a hook on a view is lost when that changes
+            self.tape.record(pixels, y)  # not what is returned: a hook on a view is lost when that changes
         return y.reshape(*x.shape[:-1], self.out_features)
 
 
@@ -101,7 +120,7 @@ class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[misc]
         image = self.precise(x if x.dim() == 4 else x[None])
         y = ops.sparse_conv2d(image, self.weight, self.weight_positions, self.bias, self.geometry, limit, moments)
         if self.tape is not None:
-            self.tape.record(image, y, self.weight)
+            self.tape.record(image, y)
         return y if x.dim() == 4 else y[0]
 
 

@@ -19,7 +19,7 @@ from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
 from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
-from rewire.nn.packed import Tape, uncovered, unpack_module
+from rewire.nn.packed import uncovered, unpack_module
 from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
@@ -90,10 +90,8 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep:
-                layer.module.tape = None
-            elif layer.module.tape is None:
-                layer.module.tape = Tape()
+            if not keep or layer.module.tape is None:
+                layer.record(keep)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
@@ -125,7 +123,7 @@ class PackedStore:
                 "cannot move it with the weights: use store='masked'"
             )
         for layer in self._packed.values():
-            layer.module.tape = Tape() if self._keep else None
+            layer.record(self._keep)
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
@@ -150,6 +148,7 @@ class PackedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self._packed.values():
+            layer.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             map_state(self.optimizer, layer.parameter, spread)
             unlink(layer.module)

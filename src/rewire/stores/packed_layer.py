@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
-from rewire.nn.packed import pack_module
+from rewire.nn.packed import Tape, pack_module
 from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer_state import map_state
@@ -29,6 +30,8 @@ class PackedLayer:
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
+        self._before_accumulation: RemovableHandle | None = None
+        self._is_first = True  # whether the gradient is accumulated for the first time since it was cleared
         self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated
 
     @property
@@ -74,9 +77,23 @@ class PackedLayer:
             used[active[low:high] - begin] = True
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
 
+    def record(self, wanted: bool) -> None:
+        """Start a new record of inputs and output gradients for a step that ranks gradients, or stop recording."""
+        self.module.tape = Tape() if wanted else None
+        if wanted and self._before_accumulation is None:
+            self._before_accumulation = self.parameter.register_hook(self._note_cleared_gradient)
+        elif not wanted and self._before_accumulation is not None:
+            self._before_accumulation.remove()
+            self._before_accumulation = None
+
+    def _note_cleared_gradient(self, _grad: Tensor) -> None:
+        """Before accumulation: ``zero_grad`` may have been called since the last one, without a step between."""
+        self._is_first = self.has_no_gradient()
+
     def accumulated(self) -> None:
-        """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
+        """After accumulation: take what it is made of and its norm, if the coming step ranks gradients."""
         if self.module.tape is not None and self.parameter.grad is not None:
+            self.module.tape.accumulated(self._is_first)
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:

@@ -23,8 +23,9 @@ class SparseWeight:
 
     @property
     def exists(self) -> bool:
-        """Whether the module is still there."""
-        return self._module() is not None
+        """Whether the module is still there, and its weight still sparse."""
+        module = self._module()
+        return module is not None and (isinstance(module, Packed) or self.name + MASK_SUFFIX in module._buffers)
 
     @property
     def module(self) -> nn.Module:

@@ -6,12 +6,12 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
 
-.PHONY: demo test lint types check sanitize bench clean
+.PHONY: demo test lint types check docs sanitize bench clean
 
 demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; print the table and the report's path
 	$(BIN)/rewire sweep demo
 
-test: lint types check       ## everything that must hold
+test: lint types check docs  ## everything that must hold
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -22,6 +22,9 @@ types: $(VENV)/dev
 
 check: $(VENV)/dev $(VENV)/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two workers share the cores
+
+docs: $(VENV)/dev            ## the documentation site, warnings as errors; opens from build/docs/index.html
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 # Leaks are left out: Python itself never frees everything. The libraries are built apart and found by REWIRE_LIBRARIES.
 sanitize: $(VENV)/dev        ## the kernel tests under the address and undefined-behaviour sanitizers

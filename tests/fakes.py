@@ -2,7 +2,7 @@
 
 import torch
 
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
 from rewire.core.topology import Top
 
 
@@ -25,11 +25,15 @@ class ListLayer:
         return self._active
 
     def read(self, signal):
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         return self._signals[signal][self._active]
 
     def top_inactive(self, signal, k, floor=0.0):
         """By sorting everything: the plain twin of what stores do."""
-        values = self._signals[signal].abs()
+        reads = (signal,) if isinstance(signal, Signal) else signal.reads
+        values = [self._signals[one] for one in reads]
+        values = (values[0] if isinstance(signal, Signal) else signal(*values)).abs()
         inactive = set(range(len(values))) - set(self._active.tolist())
         strong = [i for i in inactive if values[i] >= floor and values[i] > 0]
         best = sorted(sorted(strong, key=lambda i: (-values[i].item(), i))[:k])

@@ -18,8 +18,7 @@ def scattered(model, density=0.2, seed=0):
 
 def program(model, x):
     """The program that a model uses for a sample, if it uses any."""
-    known = model.one_sample
-    return None if known is None else known.programs.get(x.shape)
+    return None if model.programs is None else model.programs.by_shape.get(x.shape)
 
 
 def small():

@@ -23,7 +23,7 @@ LAYERS = {
     "tools": ["kernels", "model", "distributed"],
     "storage": ["nn", "stores"],
     "attachment": ["rewirer", "attach"],
-    "uses": ["io", "inference", "analysis", "shrinking", "integrations"],
+    "uses": ["io", "inference", "analysis", "shrinking", "integrations", "film"],
     "lab": ["lab"],
 }
 LAYER = {room: height for height, rooms in enumerate(LAYERS.values()) for room in rooms}

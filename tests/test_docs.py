@@ -16,6 +16,7 @@ PAGES = [
     ROOT / "README.md",
     *(ROOT / "docs" / page for page in ("idea.md", "scale.md", "shipping.md")),
     *sorted(CARDS.glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = "# not run"

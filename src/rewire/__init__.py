@@ -11,7 +11,7 @@ from typing import Any
 
 from rewire import _moved
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def _listed() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from rewire import analysis as analysis
 from rewire import core as core
 from rewire import distributed as distributed
+from rewire import film as film
 from rewire import inference as inference
 from rewire import integrations as integrations
 from rewire import io as io
@@ -17,9 +18,10 @@ from rewire import stores as stores
 from rewire.attach import sparsify as sparsify
 from rewire.core.method import Method as Method
 from rewire.core.method import Rewiring as Rewiring
+from rewire.film.recorder import record as record
 from rewire.inference.pack import pack as pack
-from rewire.io.export import load_sparse as load_sparse
-from rewire.io.export import save_sparse as save_sparse
+from rewire.io.sparse_file import load_sparse as load_sparse
+from rewire.io.sparse_file import save_sparse as save_sparse
 from rewire.methods import METHODS as METHODS
 from rewire.methods import deepr as deepr
 from rewire.methods import dsr as dsr

@@ -28,7 +28,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "rewire.distributed.peers": ("rewire.distributed.handshake",),
     "rewire.distributed.saving": ("rewire.io.sharded",),
     "rewire.distributed.shards": ("rewire.distributed.topk",),
-    "rewire.export": ("rewire.io.export",),
+    "rewire.export": (
+        "rewire.io.sparse_file",
+        "rewire.io.dense_file",
+        "rewire.io.csr_file",
+        "rewire.io.onnx_file",
+    ),
     "rewire.files": ("rewire.io.files",),
     "rewire.layer": ("rewire.core.layer", "rewire.core.views", "rewire.core.across_layers"),
     "rewire.method": ("rewire.core.method",),
@@ -38,10 +43,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "rewire.reachability": ("rewire.model.reachability",),
     "rewire.select": ("rewire.model.select",),
     "rewire.stores.flat": ("rewire.core.dense_ops",),
-    "rewire.stores.modules": ("rewire.nn.packed", "rewire.model.state_names"),
+    "rewire.stores.modules": ("rewire.nn.packed", "rewire.nn.coverage", "rewire.model.state_names"),
     "rewire.stores.optimizer": ("rewire.stores.optimizer_state",),
     "rewire.stores.store": ("rewire.stores.protocol",),
-    "rewire.stores.twins": ("rewire.nn.hwcn",),
+    "rewire.stores.twins": ("rewire.nn.hwcn", "rewire.nn.fusion", "rewire.nn.replace"),
     "rewire.topology": ("rewire.core.topology", "rewire.parts.apportion"),
 }
 
@@ -64,7 +69,7 @@ def _warn(old: str, new: str) -> None:
 
 
 class _MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes ``import rewire.export`` give a module that looks its names up in ``rewire.io.export``."""
+    """Makes ``import rewire.select`` give a module that looks its names up in ``rewire.model.select``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +10,8 @@ from torch import Tensor, nn
 from rewire._lookup import choose
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
-from rewire.core.method import Method, Rewiring
-from rewire.distributed.dtensor import local
+from rewire.core.method import Method, Rewiring, first_positions
+from rewire.distributed.dtensor import local, whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Pattern, endpoints, find_layers, units, unwrap
@@ -41,6 +42,8 @@ def sparsify(
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
+    The method's start says which weights exist at first. The default of most methods is random: of a network that is
+    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
 
     >>> model = nn.Linear(4, 5, bias=False)
@@ -60,8 +63,8 @@ def sparsify(
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed)
-    active = method.start([one.spec for one in found], _budget(method, found), context)
+    context = Context(seed=seed, model=model, weights=_Weights(found))
+    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]
@@ -69,6 +72,25 @@ def sparsify(
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
+
+
+class _Weights(Sequence[Tensor]):
+    """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [whole(one.parameter.detach()) for one in self._found[index]]
+        return whole(self._found[index].parameter.detach())
 
 
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:

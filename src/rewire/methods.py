@@ -1,26 +1,37 @@
 """The methods by name: each is a composition of parts, and nothing else. No loops, no ifs.
 
+``METHODS`` lists them in the order of tables. A decorator registers each function, with its label there, its colours on
+light and on dark pages, and its marker in figures. Colours are Okabe and Ito's, which colour-blind readers tell apart.
+
 Every function takes the same first arguments, so that methods can be exchanged: ``density`` (the share of weights that
 exist), ``every`` (optimizer steps between rewirings), ``until`` (the step of the last one), ``fraction`` (the share of
 the active weights that moves, at first) and ``start``. Method cards with the details: ``docs/methods/``.
 """
 
-from collections.abc import Callable, Mapping
-
 from rewire.core.layer import Signal
 from rewire.core.method import Method
-from rewire.core.protocols import Grow, Start
+from rewire.core.named import Look, NamedMethods
+from rewire.core.protocols import Grow
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
 from rewire.parts.birth import RandomSign, Tiny
 from rewire.parts.density import Constant, Cosine, Cubic
 from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
 from rewire.parts.grow import AtRandom, Mix, Strongest, growth
 from rewire.parts.schedule import Never, Periodic
-from rewire.parts.start import start_from
+from rewire.parts.start import AnyStart, start_from
 
-AnyStart = str | Mapping[str, float] | Start
+METHODS = NamedMethods()
+
+# GGR with another growth than its own, as the paper's ablation calls them.
+GGR_VARIANTS = {
+    "growth": {
+        "random": Look("GGR SET", "#8a6d3b", "#d6b98c", "P"),
+        "gradient": Look("GGR RigL", "#5b4bb7", "#a99cf5", "X"),
+    }
+}
 
 
+@METHODS.register("static", label="Static")
 def static(
     *, density: float, every: int = 1, until: int | None = None, fraction: float = 0.0, start: AnyStart = "erk"
 ) -> Method:
@@ -36,12 +47,17 @@ def static(
     )
 
 
-def set_(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
-    """SET (Mocanu et al., 2018): drop the lowest magnitudes of each layer, grow as many in it at random."""
+@METHODS.register("gmp", label="GMP")
+def gmp(*, density: float, every: int, until: int, fraction: float = 0.0, start: AnyStart = "dense") -> Method:
+    """GMP (Zhu and Gupta, 2018): a dense network loses its lowest magnitudes while the density falls to its target.
+
+    Nothing is grown: ``fraction`` is the share that also moves, 0 by default.
+    """
+    schedule = Periodic(every, until, Constant(fraction))
     return Method(
         start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
+        density=Cubic(1.0, density, begin=0, until=schedule.last),
+        schedule=schedule,
         drop=Lowest(),
         allocate=InPlace(),
         grow=AtRandom(),
@@ -49,82 +65,30 @@ def set_(*, density: float, every: int, until: int, fraction: float = 0.1, start
     )
 
 
-def rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
-    """RigL (Evci et al., 2020): as SET, but grow where the gradient is strongest."""
+@METHODS.register("granet", label="GraNet")
+def granet(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.5,
+    start: AnyStart = "erk",
+    initial: float = 0.5,
+) -> Method:
+    """GraNet (Liu et al., 2021): the density falls from ``initial`` network-wide while RigL's growth goes on."""
+    schedule = _cosine(every, until, fraction)
     return Method(
         start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
-        drop=Lowest(),
+        density=Cubic(max(initial, density), density, begin=0, until=schedule.last),
+        schedule=schedule,
+        drop=Lowest(scope="network"),
         allocate=InPlace(),
         grow=Strongest(Signal.GRAD),
         birth=Tiny(),
     )
 
 
-def set_rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
-    """SET and RigL half and half, within each layer."""
-    return Method(
-        start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
-        drop=Lowest(),
-        allocate=InPlace(),
-        grow=Mix(Signal.GRAD),
-        birth=Tiny(),
-    )
-
-
-def ggr(
-    *,
-    density: float,
-    every: int,
-    until: int,
-    fraction: float = 0.1,
-    start: AnyStart = "erk",
-    growth: str | Grow = "mix",
-) -> Method:
-    """GGR (Parger et al., 2022): freed weights go to the layers that own the largest missing gradients of the network.
-
-    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``.
-    """
-    return Method(
-        start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
-        drop=Lowest(),
-        allocate=GlobalTop(Signal.GRAD),
-        grow=_growth(growth),
-        birth=Tiny(),
-    )
-
-
-def dsr(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
-    """DSR (Mostafa and Wang, 2019): drop below a global adaptive threshold, grow in proportion to the survivors."""
-    return Method(
-        start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
-        drop=BelowThreshold(),
-        allocate=Proportional("survivors"),
-        grow=AtRandom(),
-        birth=Tiny(),
-    )
-
-
-def snfs(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "uniform") -> Method:
-    """SNFS (Dettmers and Zettlemoyer, 2019): weights go where the momentum is largest."""
-    return Method(
-        start=start_from(start),
-        density=Constant(density),
-        schedule=_cosine(every, until, fraction),
-        drop=Lowest(),
-        allocate=Proportional("momentum"),
-        grow=Strongest(Signal.MOMENTUM),
-        birth=Tiny(),
-    )
-
-
+@METHODS.register("deepr", label="DeepR")
 def deepr(
     *,
     density: float,
@@ -148,16 +112,27 @@ def deepr(
     )
 
 
-def gmp(*, density: float, every: int, until: int, fraction: float = 0.0, start: AnyStart = "dense") -> Method:
-    """GMP (Zhu and Gupta, 2018): a dense network loses its lowest magnitudes while the density falls to its target.
-
-    Nothing is grown: ``fraction`` is the share that also moves, 0 by default.
-    """
-    schedule = Periodic(every, until, Constant(fraction))
+@METHODS.register("snfs", label="SNFS")
+def snfs(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "uniform") -> Method:
+    """SNFS (Dettmers and Zettlemoyer, 2019): weights go where the momentum is largest."""
     return Method(
         start=start_from(start),
-        density=Cubic(1.0, density, begin=0, until=schedule.last),
-        schedule=schedule,
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=Proportional("momentum"),
+        grow=Strongest(Signal.MOMENTUM),
+        birth=Tiny(),
+    )
+
+
+@METHODS.register("set", label="SET", colours=("#b87a00", "#f0b429"), marker="o")
+def set_(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """SET (Mocanu et al., 2018): drop the lowest magnitudes of each layer, grow as many in it at random."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
         drop=Lowest(),
         allocate=InPlace(),
         grow=AtRandom(),
@@ -165,40 +140,72 @@ def gmp(*, density: float, every: int, until: int, fraction: float = 0.0, start:
     )
 
 
-def granet(
-    *,
-    density: float,
-    every: int,
-    until: int,
-    fraction: float = 0.5,
-    start: AnyStart = "erk",
-    initial: float = 0.5,
-) -> Method:
-    """GraNet (Liu et al., 2021): the density falls from ``initial`` network-wide while RigL's growth goes on."""
-    schedule = _cosine(every, until, fraction)
+@METHODS.register("rigl", label="RigL", colours=("#2b7fb8", "#6cc0f0"), marker="s")
+def rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """RigL (Evci et al., 2020): as SET, but grow where the gradient is strongest."""
     return Method(
         start=start_from(start),
-        density=Cubic(max(initial, density), density, begin=0, until=schedule.last),
-        schedule=schedule,
-        drop=Lowest(scope="network"),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
         allocate=InPlace(),
         grow=Strongest(Signal.GRAD),
         birth=Tiny(),
     )
 
 
-METHODS: dict[str, Callable[..., Method]] = {
-    "static": static,
-    "set": set_,
-    "rigl": rigl,
-    "set_rigl": set_rigl,
-    "dsr": dsr,
-    "deepr": deepr,
-    "snfs": snfs,
-    "ggr": ggr,
-    "gmp": gmp,
-    "granet": granet,
-}
+@METHODS.register("set_rigl", label="SET+RigL", colours=("#a3447e", "#e79ac6"), marker="v")
+def set_rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """SET and RigL half and half, within each layer."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=Mix(Signal.GRAD),
+        birth=Tiny(),
+    )
+
+
+@METHODS.register("dsr", label="DSR", colours=("#00795a", "#2fc797"), marker="^")
+def dsr(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
+    """DSR (Mostafa and Wang, 2019): drop below a global adaptive threshold, grow in proportion to the survivors."""
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=BelowThreshold(),
+        allocate=Proportional("survivors"),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+@METHODS.register("ggr", label="GGR", colours=("#c2410c", "#ff7f45"), marker="D", variants=GGR_VARIANTS)
+def ggr(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.1,
+    start: AnyStart = "erk",
+    growth: str | Grow = "mix",
+) -> Method:
+    """GGR (Parger et al., 2022): freed weights go to the layers that own the largest missing gradients of the network.
+
+    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``.
+    """
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=GlobalTop(Signal.GRAD),
+        grow=_growth(growth),
+        birth=Tiny(),
+    )
+
 
 _growth = growth  # ggr's argument of the same name hides it there
 

@@ -55,6 +55,26 @@ def test_resnet18_on_cifar():
     assert macs({one.name: one.numel for one in specs}, applied) == pytest.approx(0.56e9, rel=0.01)
 
 
+def test_a_frozen_batch_norm_stays_in_evaluation_mode():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)).train()
+    model[1].eval()
+    positions(model, torch.zeros(4, 2))
+    assert [module.training for module in model] == [True, False, True]
+
+
+def test_a_weight_that_two_modules_share_is_used_by_both():
+    encode, decode = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1, stride=2)
+    decode.weight = encode.weight
+    assert positions(nn.Sequential(encode, decode), torch.zeros(1, 2, 6, 4)) == {"0": 24 + 6}
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_an_unbatched_image_is_counted_as_one_of_a_batch(batch):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ConvTranspose2d(2, 1, 2, stride=2))
+    assert positions(model, torch.zeros(*batch, 1, 8, 6)) == {"0": 6 * 4, "1": 6 * 4}
+    assert positions(nn.Conv1d(1, 2, 3), torch.zeros(*batch, 1, 8)) == {"weight": 6}
+
+
 SETTING = {"initial": {"a": 10, "b": 0}, "sizes": {"a": 100, "b": 100}, "applied": {"a": 1, "b": 5}, "steps": 10}
 MOVE = [Rewiring(4, 0.5, [4, 0], [0, 4], [0, 0])]  # four weights go to where each is used five times
 

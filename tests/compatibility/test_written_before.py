@@ -14,7 +14,7 @@ from tests.compatibility import write_files as written
 
 import rewire
 from rewire.distributed import load_latest
-from rewire.io.export import load_csr
+from rewire.io import load_csr
 
 FILES = Path(__file__).parent / "files"
 EXACT = written.processor() == json.loads((FILES / "processor.json").read_text())

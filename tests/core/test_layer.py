@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import ListLayer, _
 
-from rewire.core.across_layers import strongest
+from rewire.core.across_layers import largest_inactive
 from rewire.core.layer import Context, Signal
 from rewire.core.views import Captured, Edited
 
@@ -34,7 +34,7 @@ def test_without_regrowth_the_dropped_are_no_candidates():
 def test_captured_answers_as_before_the_step():
     layer = ListLayer([1.0, _, -2.0, _], grad=[1, 5, 2, 7])
     view = Captured(layer, frozenset({Signal.GRAD, Signal.SIGN, Signal.WEIGHT}))
-    view.keep(layer.top_inactive(Signal.GRAD, 2), limit=2)
+    view.store_top(Signal.GRAD, layer.top_inactive(Signal.GRAD, 2), limit=2)
     layer._signals[Signal.GRAD].zero_()
     layer._signals[Signal.WEIGHT][2] = 3.0
     assert view.top_inactive(Signal.GRAD, 1).positions.tolist() == [3]
@@ -50,13 +50,13 @@ def test_strongest_of_the_network_by_hand():
         ListLayer([_, _], grad=[0, 5]),
     ]
     # |g| of the candidates: 5 7 0 | 6 5 | 0 5. The four largest: 7, 6 and two of the three fives, earlier layers first.
-    assert positions(strongest(layers, Signal.GRAD, 4)) == [[1, 2], [0, 1], []]
-    assert positions(strongest(layers, Signal.GRAD, 9)) == [[1, 2], [0, 1], [1]]  # zeros never count
+    assert positions(largest_inactive(layers, Signal.GRAD, 4)) == [[1, 2], [0, 1], []]
+    assert positions(largest_inactive(layers, Signal.GRAD, 9)) == [[1, 2], [0, 1], [1]]  # zeros never count
 
 
 def test_a_frozen_layer_has_no_candidates():
     layers = [ListLayer([1.0, _], grad=[0, 9], frozen=True), ListLayer([1.0, _], grad=[0, 1])]
-    assert positions(strongest(layers, Signal.GRAD, 1)) == [[], [1]]
+    assert positions(largest_inactive(layers, Signal.GRAD, 1)) == [[], [1]]
 
 
 @st.composite
@@ -79,7 +79,7 @@ def test_streaming_equals_a_brute_force_sort(layers, k):
         if p not in layer.active().tolist() and layer._signals[Signal.GRAD][p] != 0
     ]
     best = sorted(candidates)[:k]
-    assert positions(strongest(layers, Signal.GRAD, k)) == [
+    assert positions(largest_inactive(layers, Signal.GRAD, k)) == [
         sorted(p for _v, owner, p in best if owner == i) for i in range(len(layers))
     ]
 
@@ -92,8 +92,8 @@ def test_the_order_of_the_layers_does_not_matter(sizes, k, rng):
         layers.append(ListLayer([_] * size, grad=distinct[begin : begin + size]))
         begin += size
     order = rng.sample(range(len(layers)), len(layers))
-    here = positions(strongest(layers, Signal.GRAD, k))
-    assert positions(strongest([layers[i] for i in order], Signal.GRAD, k)) == [here[i] for i in order]
+    here = positions(largest_inactive(layers, Signal.GRAD, k))
+    assert positions(largest_inactive([layers[i] for i in order], Signal.GRAD, k)) == [here[i] for i in order]
 
 
 @given(networks(), st.integers(1, 25), st.data())
@@ -105,7 +105,7 @@ def test_scaled_streaming_equals_a_brute_force_sort(layers, k, data):
         for p in range(layer.shape.numel())
         if p not in layer.active().tolist() and layer._signals[Signal.GRAD][p] != 0
     )[:k]
-    found = positions(strongest(layers, Signal.GRAD, k, scales))
+    found = positions(largest_inactive(layers, Signal.GRAD, k, scales))
     assert sum(map(len, found)) == len(best)
     values = sorted(
         abs(layers[i]._signals[Signal.GRAD][p].item()) / scales[i] for i, ps in enumerate(found) for p in ps

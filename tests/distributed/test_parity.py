@@ -8,6 +8,8 @@ from tests.distributed.training import same, train
 
 import rewire
 
+CUBED = rewire.parts.Score("cubed", (rewire.core.Signal.WEIGHT, rewire.core.Signal.GRAD), lambda w, g: w + g**3)
+SLOW = rewire.parts.Strongest(rewire.parts.GradientAverage(0.5))
 VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
     "dsr": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=0.05)}}),
     "deepr": ("deepr", {"every": 1}),
@@ -18,6 +20,18 @@ VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
     "connected and redrawn": ("ggr", {"start": "connected-erk", "init": "fan_in"}),
     "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),
     "network-wide snfs": ("snfs", {"parts": {"drop": rewire.parts.Lowest(scope="network")}}),
+    "scores": (
+        "ggr",
+        {
+            "parts": {
+                "drop": rewire.parts.Lowest(rewire.parts.Saliency(), scope="network"),
+                "allocate": rewire.parts.GlobalTop(CUBED, scale="layer"),
+                "grow": rewire.parts.Mix(CUBED),
+            }
+        },
+    ),
+    "the largest weights": ("ggr", {"start": "magnitude-network"}),
+    "a chosen average": ("snfs", {"parts": {"grow": SLOW, "allocate": rewire.parts.GlobalTop(SLOW.signal)}}),
     "a threshold that empties layers": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=9.0)}}),
 }
 

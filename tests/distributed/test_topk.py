@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import ListLayer, _
 
-from rewire.core.across_layers import means
+import rewire
+from rewire.core.across_layers import mean_magnitudes
 from rewire.core.layer import Signal
-from rewire.core.ranks import ALONE, before, total
+from rewire.core.ranks import ALONE, total
 from rewire.core.topology import Top, merge
+from rewire.core.validate import check_drop
 from rewire.distributed.group import Traffic
 from rewire.distributed.topk import Shards
 
@@ -101,11 +103,11 @@ def test_selections_are_those_of_one_process(lists, data, dtype):
 
     def act(shards, index):
         mine = [part[index] for part in parts]
-        return shards.best(mine, ks), shards.merge(mine, k, scales)
+        return shards.largest(mine, ks), shards.merge(mine, k, scales)
 
     results = on_ranks(size, act)
     for at, (top, wanted, whole) in enumerate(zip(tops, ks, merge(tops, k, scales), strict=True)):
-        assert joined([best[at] for best, _ in results]) == top.strongest(wanted).positions.tolist()
+        assert joined([best[at] for best, _ in results]) == top.largest(wanted).positions.tolist()
         assert joined([all_[at] for _, all_ in results]) == whole.positions.tolist()
 
 
@@ -118,8 +120,25 @@ def test_ties_go_to_the_earlier_list_and_then_to_the_earlier_rank():
 
 
 def test_counts_over_ranks():
-    sums = on_ranks(3, lambda shards, index: (total(shards, [index, 10]), before(shards, [index + 1, 10])))
-    assert sums == [([3, 30], [0, 0]), ([3, 30], [1, 10]), ([3, 30], [3, 20])]
+    assert on_ranks(3, lambda shards, index: total(shards, [index, 10])) == [[3, 30]] * 3
+
+
+def test_a_mistake_that_one_rank_sees_raises_on_all_of_them():
+    part = rewire.parts.Lowest()
+
+    def check(shards, index):
+        layer = Part([1.0, 1.0, 1.0], [0.0] * 3, 3 * index, 9)
+        layer._active += layer.span.start
+        drop = torch.tensor([9]) if index == 1 else torch.tensor([3 * index])  # rank 1 holds positions 3 to 5
+        try:
+            check_drop(part, [drop], [layer], 3, shards)
+        except ValueError as error:
+            return str(error)
+
+    first, second, third = on_ranks(3, check)
+    assert "position 9 is not one of the layer's, 3 to 5" in second
+    assert first == third
+    assert "for layer on rank 1: see its error there" in first
 
 
 class Part(ListLayer):
@@ -138,13 +157,13 @@ def test_a_mean_does_not_depend_on_who_adds_what(values, cut):
 
     def act(shards, index):
         mine = values[:cut] if index == 0 else values[cut:]
-        return means([Part([1.0] * len(mine), mine, 0, len(values))], Signal.MOMENTUM, shards)
+        return mean_magnitudes([Part([1.0] * len(mine), mine, 0, len(values))], Signal.MOMENTUM, shards)
 
-    (alone,) = means([whole], Signal.MOMENTUM, ALONE)
+    (alone,) = mean_magnitudes([whole], Signal.MOMENTUM, ALONE)
     assert on_ranks(2, act) == [[alone], [alone]]
     assert alone == pytest.approx(sum(map(abs, values)) / len(values), rel=1e-12, abs=0)
 
 
 def test_means_by_hand():
     layers = [ListLayer([1.0, _, 1.0], momentum=[-3.0, 100.0, 1.0]), ListLayer([_, _], momentum=[1.0, 1.0])]
-    assert means(layers, Signal.MOMENTUM, ALONE) == [2.0, 0.0]
+    assert mean_magnitudes(layers, Signal.MOMENTUM, ALONE) == [2.0, 0.0]

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(not library.available(), reason="the native kern
 def watched(monkeypatch):
     """Counts the runs of programs."""
     runs = []
-    run = packed_graph._Prepared.run
-    monkeypatch.setattr(packed_graph._Prepared, "run", lambda self, x: runs.append(1) or run(self, x))
+    run = packed_graph._PreparedProgram.run
+    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, x: runs.append(1) or run(self, x))
     return runs
 
 
@@ -76,7 +76,7 @@ def test_other_weights_are_noticed():
     agrees(fast, other, x)
     last.bias.data.add_(1)
     torch.testing.assert_close(fast(x), other(x) + 1, rtol=1e-4, atol=1e-5)
-    last.weight.data = torch.zeros_like(last.weight)
+    last.weight_values.data = torch.zeros_like(last.weight_values)
     assert torch.equal(fast(x)[0], last.bias)
     last.bias = None
     assert torch.equal(fast(x), torch.zeros(1, 5))
@@ -134,8 +134,11 @@ def test_positions_in_any_order():
     model, x = small(), sample(3, 8, 8)
     fast = rewire.pack(model)
     for layer in (module for module in fast.modules() if isinstance(module, Packed)):
-        order = torch.randperm(len(layer.weight))
-        layer.weight.data, layer.weight_positions = layer.weight.data[order], layer.weight_positions[order]
+        order = torch.randperm(len(layer.weight_values))
+        layer.weight_values.data, layer.weight_positions = (
+            layer.weight_values.data[order],
+            layer.weight_positions[order],
+        )
     agrees(fast, model, x)
     fast.get_submodule("0").weight_positions[0] = 10**6
     with pytest.raises(ValueError, match="positions must lie in"):
@@ -162,12 +165,12 @@ def test_copies_and_files_keep_it():
     fast(x)
     torch.save(fast, file)
     file.seek(0)
-    for twin in (copy.deepcopy(fast), torch.load(file, weights_only=False)):
-        assert twin.one_sample is None
-        agrees(twin, model, x)
-        assert program(twin, x) is not None
-        twin.load_state_dict(fast.state_dict())
-    assert twin.classes == ["a", "b"]
+    for copied in (copy.deepcopy(fast), torch.load(file, weights_only=False)):
+        assert copied.programs is None
+        agrees(copied, model, x)
+        assert program(copied, x) is not None
+        copied.load_state_dict(fast.state_dict())
+    assert copied.classes == ["a", "b"]
 
 
 def test_threads_do_not_share_its_memory():

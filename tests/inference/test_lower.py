@@ -155,4 +155,4 @@ def test_every_size_has_its_own_program():
     assert program(fast, sample(3, 9, 9)) is not program(fast, sample(3, 16, 16))
     for size in range(20, 40):
         fast(sample(3, size, size))
-    assert len(fast.one_sample.programs) == packed_graph.SHAPES
+    assert len(fast.programs.by_shape) == packed_graph.MAX_PROGRAMS

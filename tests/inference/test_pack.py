@@ -11,7 +11,7 @@ from torch import nn
 
 import rewire
 from rewire.lab import models
-from rewire.nn.hwcn import InnermostLinear, add_relu
+from rewire.nn.hwcn import HwcnLinear, add_relu
 from rewire.nn.packed import Packed, PackedConv2d, PackedLinear
 
 
@@ -39,10 +39,10 @@ def test_batch_norm_is_folded_and_relu_fused():
     fast = rewire.pack(model)
     called = [type(fast.get_submodule(n.target)).__name__ for n in fast.graph.nodes if n.op == "call_module"]
     assert called == [
-        *("PackedConv2d", "InnermostMaxPool2d", "PackedConv2d", "InnermostAvgPool2d"),
-        *("InnermostFlatten", "PackedLinear", "PackedLinear"),
+        *("PackedConv2d", "HwcnMaxPool2d", "PackedConv2d", "HwcnAvgPool2d"),
+        *("HwcnFlatten", "PackedLinear", "PackedLinear"),
     ]
-    assert [layer.limit for layer in packed_layers(fast)] == [math.inf, math.inf, math.inf, -1]
+    assert [layer.relu_limit for layer in packed_layers(fast)] == [math.inf, math.inf, math.inf, -1]
     assert isinstance(model[0], nn.Conv2d)
     assert model[0].bias is None  # the model itself was left alone
 
@@ -119,7 +119,7 @@ def test_a_dense_layer_behind_a_packed_one_reads_its_memory_format(bias, size):
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4, bias=bias), nn.Softmax(-1))
     model[0].weight.data.mul_(torch.rand(30, 20) < 0.2)
     fast, x = rewire.pack(model), torch.randn(size, 20)
-    assert type(fast.get_submodule("2")) is InnermostLinear
+    assert type(fast.get_submodule("2")) is HwcnLinear
     hidden = fast.get_submodule("0")(x)
     assert hidden.t().is_contiguous()
     torch.testing.assert_close(fast(x), model(x))
@@ -135,7 +135,7 @@ def test_measuring_decides_layer_by_layer(monkeypatch):
         rewire.pack(model, measure=True)
     seen = []
     monkeypatch.setattr(
-        "rewire.inference.pack._gains", lambda module, given: seen.append(given.shape) or given.dim() == 2
+        "rewire.inference.choose.is_faster_packed", lambda module, given: seen.append(given.shape) or given.dim() == 2
     )
     fast = rewire.pack(model, x, measure=True)
     assert [tuple(shape) for shape in seen] == [(16, 3, 8, 8), (16, 8, 8, 8), (16, 8, 8, 8), (16, 8)]
@@ -156,7 +156,7 @@ def test_measuring_takes_whatever_is_faster(size, monkeypatch):
     def spend(module, _args, _output):
         now[0] += costs.get(type(module), 0.0)
 
-    monkeypatch.setattr("rewire.inference.pack.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("rewire.inference.choose.time.perf_counter", lambda: now[0])
     hook = nn.modules.module.register_module_forward_hook(spend)
     try:
         fast = rewire.pack(model, x, measure=True)

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rewire.lab.data.datasets import DATASETS
-from rewire.lab.results import Record, write_json, write_metrics, write_with
+from rewire.lab.results import Record, folder_of, write_json, write_metrics, write_with
 from rewire.lab.run import DENSE, Run
 
 SHAPES = {"conv1": (8, 1, 3, 3), "conv2": (16, 8, 3, 3), "conv3": (24, 16, 3, 3), "fc1": (32, 96), "fc2": (10, 32)}
@@ -27,7 +27,7 @@ def masks(run: Run) -> dict[str, np.ndarray]:
     sizes = np.array([np.prod(shape) for shape in SHAPES.values()])
     shift = 0.15 if run.method in ("ggr", "dsr") else 0.0
     density = (1 - run.sparsity) * (sizes / sizes.mean()) ** -(0.5 + shift)
-    density = np.ones(len(sizes)) if run.method == DENSE else density.clip(0.01, 1)
+    density = np.ones(len(sizes)) if run.is_dense else density.clip(0.01, 1)
     counts = np.maximum(1, (density * sizes).astype(int))
     found = {}
     for (name, shape), size, count in zip(SHAPES.items(), sizes, counts, strict=True):
@@ -92,18 +92,18 @@ def metrics(run: Run, accuracy: float, epochs: int) -> list[dict]:
 
 
 def record(run: Run, accuracy: float | None = None, **changes: object) -> Record:
-    """In memory only; without an accuracy it is waiting."""
+    """In memory only; without an accuracy it is planned."""
     if accuracy is None:
-        return Record(run, Path("made-up"), "waiting", [], None, None)
+        return Record(run, Path("made-up"), "planned", [], None, None)
     epochs = metrics(run, accuracy, run.epochs)
     return Record(run, Path("made-up"), "done", epochs, result(run, accuracy, **changes), None)
 
 
 def write(directory: Path, run: Run, accuracy: float = 0.5, *, status: str = "done", **changes: object) -> Path:
-    """A folder as a run would leave it: done, half, failed (half way as well) or waiting (untouched)."""
-    folder = directory / run.id
+    """A folder as a run would leave it: done, half, failed (half way as well) or planned (untouched)."""
+    folder = folder_of(directory, run)
     write_json(folder / "run.json", {"run": run.to_dict(), "rewire": "0.0.made-up", "began": 0.0})
-    if status == "waiting":
+    if status == "planned":
         return folder
     write_metrics(folder, metrics(run, accuracy, run.epochs if status == "done" else run.epochs // 2))
     if status == "done":

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from rewire.lab.data.datasets import DATASETS
-from rewire.lab.models import MODELS, BasicBlock, InvertedResidual, build, weights
+from rewire.lab.models import MODELS, build, weights
+from rewire.lab.models.networks.mobilenet_v2 import InvertedResidual
+from rewire.lab.models.networks.resnet18 import BasicBlock
 
 CIFAR = (3, 32, 32)
 TINY = (3, 64, 64)
@@ -115,10 +117,10 @@ def test_a_seed_names_the_weights_and_leaves_the_global_generator_alone() -> Non
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown model 'resnet18': did you mean 'resnet-18'\?") as caught:
+    with pytest.raises(ValueError, match=r"unknown network 'resnet18'. Did you mean 'resnet-18'\?") as caught:
         build("resnet18", classes=10, image=CIFAR)
     assert all(name in str(caught.value) for name in MODELS)
-    with pytest.raises(ValueError, match="unknown model '': The known ones are"):
+    with pytest.raises(ValueError, match="unknown network ''. Known: mlp, "):
         build("", classes=10, image=CIFAR)
 
 

@@ -47,7 +47,7 @@ def test_a_file_appears_when_it_is_complete_or_not_at_all(tmp_path):
 
 def test_the_state_of_a_run(tmp_path):
     folder = folder_of(tmp_path)
-    assert read_record(folder).status == "waiting"
+    assert read_record(folder).status == "planned"
     with claim(folder):
         assert read_record(folder).status == "running"
     write_json(folder / "error.json", {"traceback": "Boom"})

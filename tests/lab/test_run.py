@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 import shlex
 from dataclasses import replace
@@ -15,6 +16,60 @@ def test_the_id_names_the_content():
     assert Run().id == Run(method="ggr").id
     assert len({Run(seed=0).id, Run(seed=1).id, Run(sparsity=0.9).id, Run(lr=0.2).id}) == 4
     assert len(Run().id) == 12
+
+
+KNOWN_IDS = {  # of the version before runs could name code of their own: folders of results are found by them
+    Run(): "60c73fe23565",
+    Run(method="rigl", every=7, fraction=0.3, init="fan_in", seed=4): "5d8bdc6a6458",
+    Run(method="dense", sparsity=0.0): "d8ad1e355613",
+}
+KNOWN_EXPERIMENTS = {
+    ("demo", "demo"): "891d37238b63",
+    ("table1", "paper"): "f5ddea591f99",
+    ("table3", "demo"): "d9b37dfb4650",
+    ("table4", "laptop"): "ad281efbb88e",
+    ("drop", "paper"): "dcee6c837691",
+    ("stores", "demo"): "351be11fd817",
+}
+
+
+@pytest.mark.parametrize(("run", "known"), KNOWN_IDS.items())
+def test_ids_stay_what_they_were(run, known):
+    assert run.id == known
+
+
+@pytest.mark.parametrize(("experiment", "known"), KNOWN_EXPERIMENTS.items())
+def test_experiments_stay_what_they_were(experiment, known):
+    ids = " ".join(run.id for run in runs_of(*experiment))
+    assert hashlib.sha256(ids.encode()).hexdigest()[:12] == known
+
+
+def test_a_folder_name_that_people_can_read():
+    assert Run().folder_name == "vgg-small_digits_ggr_97_erk_s0_60c73f"
+    assert Run(method="dense", sparsity=0.0, seed=3).folder_name.startswith("vgg-small_digits_dense_s3_")
+    assert Run(growth="random", sparsity=0.995).folder_name.startswith("vgg-small_digits_ggr-random_99.5_erk_s0_")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "rigl", "growth": "random"}, "growth 'random' is an option that rigl does not take"),
+        ({"method": "static", "fraction": 0.2}, "fraction 0.2 is an option that static does not use"),
+        ({"method": "static", "every": 5}, "every 5 is an option that static does not use"),
+        ({"method": "deepr", "until": 0.3}, "until 0.3 .* deepr decides itself"),
+        ({"method": "deepr", "fraction": 0.3}, "fraction 0.3 is an option that deepr does not use"),
+        ({"method": "gmp", "start": "uniform"}, "start 'uniform' .* gmp decides itself"),
+        ({"method": "dense", "sparsity": 0.5}, "sparsity 0.5 is about sparse networks, and this run is dense"),
+        ({"method": "dense", "store": "packed"}, "store 'packed' is about sparse networks"),
+        (
+            {"method": "static", "scope": "network"},
+            "scope 'network' is about dropping the lowest weights, which static",
+        ),
+    ],
+)
+def test_options_without_effect_are_refused(change, message):
+    with pytest.raises(ValueError, match=message + ".* would have no effect: leave --"):
+        Run(**change)
 
 
 def test_a_run_survives_json():
@@ -114,5 +169,6 @@ def test_every_field_is_explained_on_the_command_line(capsys):
     with pytest.raises(SystemExit):
         cli.parse(Train, ["train", "--help"])
     text = capsys.readouterr().out
-    for field in dataclasses.fields(Run):
+    assert "--code" not in text  # it is found by the names
+    for field in [field for field in dataclasses.fields(Run) if field.name != "code"]:
         assert f"--{field.name.replace('_', '-')}" in text

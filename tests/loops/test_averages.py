@@ -105,7 +105,7 @@ def test_both_stores_have_the_same_average(method, kind):
 @both_stores
 @both_methods
 def test_an_average_has_as_many_weights_as_its_model(store, method):
-    model, average, rewirer = averaged(store, method, "ema")
+    _model, average, rewirer = averaged(store, method, "ema")
     count = sum(int((weight != 0).sum()) for weight in sparse_weights(average.module))
     assert count == rewirer.nnz == sum(int(mask.sum()) for mask in masks(average))
     assert_zero_off_mask(average)
@@ -114,7 +114,7 @@ def test_an_average_has_as_many_weights_as_its_model(store, method):
 @both_stores
 def test_update_bn_after_averaging_with_buffers_and_without(store):
     for kind in ("swa", "ema with buffers"):
-        model, average, _ = averaged(store, "ggr", kind, model=conv_net(), shape=(3, 6, 6))
+        _model, average, _ = averaged(store, "ggr", kind, model=conv_net(), shape=(3, 6, 6))
         before = average.module[1].running_mean.clone()
         update_bn([batch(step, (3, 6, 6)) for step in range(3)], average)
         assert not torch.equal(average.module[1].running_mean, before)
@@ -157,7 +157,7 @@ def test_a_resumed_average_is_the_uninterrupted_one(store, method, average_first
 
 @both_stores
 def test_an_average_whose_model_was_not_loaded_is_not_updated(store):
-    model, average, _ = averaged(store, "ggr", "ema")
+    _model, average, _ = averaged(store, "ggr", "ema")
     fresh, optimizer, _ = sparse(store, "ggr")
     other = AveragedModel(fresh, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
     other.load_state_dict(average.state_dict())
@@ -320,7 +320,9 @@ def test_tensors_that_are_averaged_follow(store, method, kind):
     state = copied.state_dict() if kind == "dictionary" else None
     found = tensors.values() if kind == "dictionary" else tensors
     wanted = (
-        state.values() if kind == "dictionary" else [p for p in copied.parameters() if p.requires_grad or kind == "list"]
+        state.values()
+        if kind == "dictionary"
+        else [p for p in copied.parameters() if p.requires_grad or kind == "list"]
     )
     for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-12)
@@ -353,7 +355,7 @@ def test_what_cannot_be_an_average(store):
 
 @both_stores
 def test_an_average_of_a_removed_rewirer_keeps_its_topology(store):
-    model, average, rewirer = averaged(store, "ggr", "ema")
+    _model, average, rewirer = averaged(store, "ggr", "ema")
     topology = [mask.clone() for mask in masks(average)]
     rewirer.remove()
     average(batch(0)[0])

@@ -11,8 +11,10 @@ from torch import nn
 import rewire
 from rewire.kernels import library
 from rewire.kernels.batch import norm
-from rewire.nn.hwcn import TWINS, InnermostLinear, InnermostSequential
-from rewire.nn.packed import PACKED
+from rewire.nn.fusion import HwcnSequential
+from rewire.nn.hwcn import HwcnLinear
+from rewire.nn.packed import PACKED_MODULES
+from rewire.nn.replace import HWCN_MODULES
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 
@@ -44,7 +46,7 @@ def test_fused_equals_one_after_the_other(activation):
     model = chain(activation)
     sparse(model)
     plain = rewire.to_dense(model)
-    assert type(model) is InnermostSequential
+    assert type(model) is HwcnSequential
     assert type(plain) is nn.Sequential
     x = torch.randn(10, 3, 8, 8) * 4
     found, expected = values(model, x), values(plain, x)
@@ -86,7 +88,7 @@ def test_what_is_ranked_at_a_rewiring_is_the_gradient_before_the_relu():
     layer = rewirer.layers[0]
     x = torch.randn(5, 8)
     model(x).square().sum().backward()
-    (_, grad), *_ = layer.module.tape.pairs
+    (_, grad), *_ = layer.module.backward_record.pairs
     plain = rewire.to_dense(model)
     hidden = plain[0](x)
     (expected,) = torch.autograd.grad(plain[2](hidden.relu()).square().sum(), hidden)
@@ -118,5 +120,6 @@ def test_maps_may_be_changed_in_place(dtype, near, size):
 
 
 def test_arguments_have_the_names_that_torch_gives_them():
-    for plain, twin in [*TWINS.items(), *PACKED.items(), (nn.Linear, InnermostLinear)]:
-        assert list(inspect.signature(twin.forward).parameters) == list(inspect.signature(plain.forward).parameters)
+    for torch_class, ours in [*HWCN_MODULES.items(), *PACKED_MODULES.items(), (nn.Linear, HwcnLinear)]:
+        names = list(inspect.signature(torch_class.forward).parameters)
+        assert list(inspect.signature(ours.forward).parameters) == names

@@ -50,6 +50,26 @@ def test_explicit_densities_must_agree_with_the_budget():
         Explicit({"layer0": 1.0})(specs([10, 10], [10, 20]), 30, [1, 1])
 
 
+def test_explicit_densities_are_rounded_to_the_nearest_count():
+    # 0.3 of 9 is 2.7, of 11 is 3.3, of 4 is 1.2; what is left of 20 goes to the layer that no glob matches.
+    layers = [*specs([3, 3], [11, 1], [2, 2]), LayerSpec("rest", torch.Size([5, 5]))]
+    assert Explicit({"layer*": 0.3})(layers, 20, [1] * 4) == [3, 3, 1, 13]
+    # 0.1 of 4 is 0.4: nothing, but every layer gets at least what the placement needs.
+    assert Explicit({"layer*": 0.1})(layers, 20, [1] * 4) == [1, 1, 1, 17]
+    assert Explicit({"layer*": 0.1})(layers, 20, [2, 1, 3, 1]) == [2, 1, 3, 14]
+
+
+def test_a_budget_and_densities_that_differ_by_rounding_only_agree():
+    # Half of 5 is 2.5: each layer rounds to 2, together 6. The whole network has half of 15, 7.5, which rounds to 8.
+    layers = specs([5, 1], [5, 1], [5, 1])
+    assert Explicit({"*": 0.5})(layers, 8, [1] * 3) == [3, 3, 2]
+    assert Explicit({"*": 0.5})(layers, 9, [1] * 3) == [3, 3, 3]  # by at most one per layer
+    assert Explicit({"*": 0.5})(layers, 3, [1] * 3) == [1, 1, 1]
+    for n in (10, 2):
+        with pytest.raises(ValueError, match=f"ask for 6 weights .* allows {n} of 15; pass density=0.4"):
+            Explicit({"*": 0.5})(layers, n, [0] * 3)
+
+
 def test_explicit_glob_that_matches_nothing():
     with pytest.raises(ValueError, match=r"no sparse layer matches 'head\*'; the layers are layer0"):
         Explicit({"head*": 0.1})(specs([10, 10]), 10, [1])
@@ -78,9 +98,10 @@ def test_every_start_is_exact(layer_shapes, data):
     total = sum(spec.numel for spec in layers)
     n = data.draw(st.integers(len(layers), total))
     for name, start in STARTS.items():
-        if name == "dense":
+        if name in ("dense", "nonzero"):
             continue
-        positions = start(layers, n, Context())
+        weights = [torch.randint(-2, 3, spec.shape).float() for spec in layers]  # with many ties
+        positions = start(layers, n, Context(weights=weights))
         assert sum(map(len, positions)) == n, name
         for spec, placed in zip(layers, positions, strict=True):
             assert len(placed) >= 1

@@ -7,7 +7,7 @@ from torch import nn
 
 import rewire
 from rewire import shrink
-from rewire.io.export import save_sparse
+from rewire.io import save_sparse
 from rewire.nn.packed import PackedConv2d, PackedLinear
 from rewire.shrinking.shrink import shrink_with_report
 from rewire.stores.convert import to_masked
@@ -41,8 +41,8 @@ def test_by_hand():
     model = wired(nn.Sequential(linear([[1, 0], [0, 0]], [0.5, 2]), nn.ReLU(), linear([[1, 10], [3, 30]], [0.25, 0])))
     small = shrink(model, torch.zeros(1, 2), packed=True)
     assert isinstance(small[0], PackedLinear)
-    assert (small[0].weight.tolist(), small[0].weight_positions.tolist()) == ([1], [0])
-    assert (small[2].weight.tolist(), small[2].weight_positions.tolist()) == ([1, 3], [0, 1])
+    assert (small[0].weight_values.tolist(), small[0].weight_positions.tolist()) == ([1], [0])
+    assert (small[2].weight_values.tolist(), small[2].weight_positions.tolist()) == ([1, 3], [0, 1])
     assert small[2].bias.tolist() == [20.25, 60]
     same(model, small, 2)
 
@@ -51,7 +51,7 @@ def test_a_dead_layer_holds_no_value():
     model = wired(nn.Sequential(linear([[1, 2], [3, 4]]), linear([[0, 0], [0, 0]], [5, 7]), linear([[1, 2]], [1])))
     with pytest.warns(UserWarning, match="no signal passes"):
         small = shrink(model, torch.zeros(1, 2), packed=True)
-    assert [len(layer.weight) for layer in small] == [0, 0, 1]  # the last one reads the constant that stands in
+    assert [len(layer.weight_values) for layer in small] == [0, 0, 1]  # the last one reads the constant that stands in
     same(model, small, 2)
 
 

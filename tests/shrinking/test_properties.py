@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rewire.shrinking.plan import plan
-from rewire.shrinking.shrink import _masks, shrink_with_report
+from rewire.shrinking.shrink import shrink_with_report, topology_masks
 
 ACTIVATIONS = [nn.ReLU, nn.ReLU6, nn.GELU, nn.Sigmoid, lambda: nn.LeakyReLU(0.1), lambda: nn.PReLU()]
 
@@ -78,7 +78,7 @@ def test_the_same_function_with_the_same_gradients_and_no_more_parameters(model)
     state = small.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in again.state_dict().items())
     # Gradients at what remains are those of the original.
-    kept = plan(model, (EXAMPLE,), _masks(model)).kept
+    kept = plan(model, (EXAMPLE,), topology_masks(model)).indices
     before, after = gradients(model, x), gradients(small, x)
     for name, gradient in before.items():
         for (sliced, dim), index in kept.items():

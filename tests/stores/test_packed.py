@@ -12,7 +12,7 @@ from torch import nn
 
 import rewire
 from rewire.core.layer import Signal
-from rewire.nn.hwcn import InnermostBatchNorm2d
+from rewire.nn.hwcn import HwcnBatchNorm2d
 from rewire.nn.packed import PackedConv2d, PackedLinear
 from rewire.stores.inactive_gradient import gradient_tiles
 
@@ -61,7 +61,7 @@ def test_training_with_the_native_kernels(network):
     plain, plain_optimizer, _ = sparse("masked", network, dtype=torch.float32)
     losses = train(model, optimizer, 4, shape=IMAGE)
     torch.testing.assert_close(losses, train(plain, plain_optimizer, 4, shape=IMAGE), rtol=1e-4, atol=1e-5)
-    assert any(isinstance(module, InnermostBatchNorm2d) for module in model.modules())
+    assert any(isinstance(module, HwcnBatchNorm2d) for module in model.modules())
     for module, other in zip(model.modules(), plain.modules(), strict=True):
         if isinstance(module, nn.BatchNorm2d):
             torch.testing.assert_close(module.running_var, other.running_var, rtol=1e-3, atol=1e-4)
@@ -109,7 +109,7 @@ def test_only_what_exists_has_values_gradients_and_state():
         optimizer.step()
         optimizer.zero_grad()
     assert len({tuple(record.grown) for record in rewirer.history}) > 1  # densities moved
-    assert [id(module.weight) for module in model if hasattr(module, "tape")] == objects
+    assert [id(module.weight_values) for module in model if hasattr(module, "backward_record")] == objects
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert set(objects) <= held
     for layer in rewirer.layers:
@@ -181,7 +181,7 @@ def test_meta_layers_are_drawn_as_torch_draws_them():
         model = nn.Linear(400, 300)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rewire.sparsify(model, optimizer, rewire.static(density=0.1), store="packed")
-    assert float(model.weight.detach().abs().max()) == pytest.approx(400**-0.5, rel=1e-2)
+    assert float(model.weight_values.detach().abs().max()) == pytest.approx(400**-0.5, rel=1e-2)
     assert float(model.bias.detach().abs().max()) <= 400**-0.5
     with torch.device("meta"):
         other = nn.Linear(4, 3)
@@ -193,19 +193,21 @@ def test_meta_layers_are_drawn_as_torch_draws_them():
 
 
 def test_layers_without_a_kernel_stay_masked_and_the_table_says_so():
-    class Own(nn.Linear):
-        pass
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return nn.functional.linear(x, 2 * self.weight, self.bias)
 
-    model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(40, 8), nn.ReLU(), Own(8, 4))
+    padded = nn.Conv1d(1, 4, 3, padding=1, padding_mode="circular")
+    model = nn.Sequential(padded, nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), Doubled(8, 4))
     optimizer = OPTIMIZERS["momentum"](model.parameters())
     rewirer = rewire.sparsify(model, optimizer, rewire.ggr(density=0.3, every=2, until=100), store="packed")
     train(model, optimizer, 5, shape=(1, 12))
     assert len(rewirer.history) == 2
     assert "store packed" in str(rewirer)
-    assert "masked: 0 (no kernel for Conv1d)" in str(rewirer)
-    assert "masked: 4 (no kernel for Own)" in str(rewirer)
+    assert "masked: 0 (no kernel for padding_mode='circular')" in str(rewirer)
+    assert "masked: 4 (no kernel for the forward of Doubled)" in str(rewirer)
     assert model[4].weight.shape == (4, 8)
-    assert model[2].weight.dim() == 1
+    assert model[2].weight_values.dim() == 1
 
 
 def test_momentum_is_refused_in_one_sentence():

@@ -1,1 +1,4 @@
-"""Read-only on a sparse network: what it costs and which of its units are used. Counted by topology, never by value."""
+"""Read-only questions about a sparse network: densities, empty units, multiply-adds, overlap, cost on several ranks.
+
+Weights are counted by topology, never by value: an active weight that is zero counts.
+"""

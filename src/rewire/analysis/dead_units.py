@@ -11,7 +11,7 @@ from rewire.model.select import endpoints, units
 
 @dataclass(frozen=True)
 class Units:
-    """How many outputs (neurons, channels) and inputs a layer has, how many have no weight, and what remains."""
+    """The outputs (neurons, channels) and inputs of a layer, and how many of them have no active weight."""
 
     neurons: int
     empty_neurons: int
@@ -21,7 +21,7 @@ class Units:
 
 
 def count_units(spec: LayerSpec, active: Tensor) -> Units:
-    """Count by topology.
+    """Count the units of a layer from the flat positions of its active weights.
 
     >>> spec = LayerSpec("layer", torch.Size([3, 4]))
     >>> count_units(spec, torch.tensor([0, 1, 8]))  # outputs 0 and 2, inputs 0 and 1
@@ -32,7 +32,7 @@ def count_units(spec: LayerSpec, active: Tensor) -> Units:
     used_in = torch.zeros(inputs, dtype=torch.bool)
     used_out = torch.zeros(neurons, dtype=torch.bool)
     used_in[sources], used_out[targets] = True, True
-    # In a grouped layer each group is a small matrix of its own.
+    # Each group of a grouped layer is a dense matrix of its own.
     per_group = used_in.view(spec.groups, -1).sum(1) * used_out.view(spec.groups, -1).sum(1)
     return Units(
         neurons=neurons,

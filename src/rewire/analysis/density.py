@@ -1,4 +1,4 @@
-"""Where the weights of a model are: every Conv and Linear layer, by its mask or positions; one without is dense."""
+"""The topology of a model layer by layer: masks, densities and unit counts. A layer without a mask is dense."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from rewire.stores.convert import mask_in
 
 @dataclass(frozen=True)
 class LayerDensity:
-    """One layer: its shape, how many of its weights exist, and which of its units are used."""
+    """One layer: its shape, how many of its weights exist, and how many of its units are used."""
 
     spec: LayerSpec
     nnz: int
@@ -28,23 +28,23 @@ class LayerDensity:
 
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
-    """Which weights exist, by layer. If the model is sharded, all ranks must ask."""
-    found = {one.spec: mask_in(one.module) for one in find_layers(unwrap(model), frozen=True)[0]}
+    """A bool mask for each layer, true where a weight exists. If the model is sharded, all ranks must call this."""
+    by_spec = {layer.spec: mask_in(layer.module) for layer in find_layers(unwrap(model), frozen=True)[0]}
     return {
         spec.name: torch.ones(spec.shape, dtype=torch.bool) if mask is None else whole(mask.detach()).cpu()
-        for spec, mask in found.items()
+        for spec, mask in by_spec.items()
     }
 
 
 def densities(model: nn.Module) -> list[LayerDensity]:
-    """Every layer in the order of the model.
+    """The density and the units of every Conv and Linear layer, in the order of the model.
 
     >>> densities(nn.Linear(4, 3))[0].nnz
     12
     """
-    specs = {one.spec.name: one.spec for one in find_layers(unwrap(model), frozen=True)[0]}
-    made = []
+    specs = {layer.spec.name: layer.spec for layer in find_layers(unwrap(model), frozen=True)[0]}
+    layers = []
     for name, mask in masks(model).items():
         active = where_true(mask)
-        made.append(LayerDensity(specs[name], len(active), count_units(specs[name], active)))
-    return made
+        layers.append(LayerDensity(specs[name], len(active), count_units(specs[name], active)))
+    return layers

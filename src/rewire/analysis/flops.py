@@ -1,4 +1,4 @@
-"""Multiply-accumulates: every active weight times the positions it is applied at; of a pass and of a training."""
+"""Multiply-accumulates (MACs) of a forward pass and of a training: active weights times how often each is used."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
@@ -8,40 +8,47 @@ from torch import Tensor, nn
 
 from rewire.core.layer import Signal
 from rewire.core.method import Method, Rewiring
-from rewire.model.select import find_layers, unwrap
+from rewire.model.modes import evaluating
+from rewire.model.select import conv_and_linear, find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """For each Conv and Linear layer, how often one of its weights is used for one input of the network.
+    """How often each weight of a Conv or Linear layer is used for one input of the network: output pixels, tokens.
+
+    A weight that several modules share is used by each of them, and a module that is called twice uses it twice.
 
     >>> positions(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU()), torch.zeros(1, 1, 8, 8))
     {'0': 64}
     """
     model = unwrap(model)
-    seen: dict[str, int] = {}
-    names = {one.module: one.spec.name for one in find_layers(model, frozen=True)[0]}
+    uses: dict[str, int] = {}
+    names = {id(layer.parameter): layer.spec.name for layer in find_layers(model, frozen=True)[0]}
 
-    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        transposed = bool(getattr(module, "transposed", False))
-        applied = inputs[0] if transposed else output  # a transposed convolution walks over its input
-        weights_see = applied.shape[2:] if isinstance(module, nn.modules.conv._ConvNd) else applied.shape[1:-1]
-        seen[names[module]] = seen.get(names[module], 0) + weights_see.numel()
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        name = names[id(module._parameters["weight"])]
+        uses[name] = uses.get(name, 0) + _uses_per_input(module, inputs[0], output)
 
-    training = model.training
-    hooks = [module.register_forward_hook(note) for module in names]
+    modules = [module for _, module in conv_and_linear(model) if id(module._parameters.get("weight")) in names]
+    hooks = [module.register_forward_hook(count) for module in modules]
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(example)
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
-    return seen
+    return uses
+
+
+def _uses_per_input(module: nn.Module, x: Tensor, y: Tensor) -> int:
+    """The pixels of a convolution's output, or of its input if it is transposed; the tokens of a Linear layer."""
+    if isinstance(module, nn.modules.conv._ConvNd):
+        image = x if module.transposed else y
+        return image.shape[-len(module.kernel_size) :].numel()  # from the end: the batch dimension is optional
+    return y.shape[1:-1].numel()
 
 
 def macs(counts: Mapping[str, int], applied: Mapping[str, int]) -> int:
-    """Multiply-accumulates of a network with these many weights per layer.
+    """MACs of a forward pass: ``counts`` weights per layer, each used ``applied`` times.
 
     >>> macs({"conv": 9, "head": 20}, {"conv": 64, "head": 1})
     596
@@ -50,10 +57,10 @@ def macs(counts: Mapping[str, int], applied: Mapping[str, int]) -> int:
 
 
 def ranked_steps(method: Method, steps: int) -> Collection[int]:
-    """The steps of a training whose gradient is dense, because the method ranks weights that do not exist.
+    """The steps of a training at which the method needs the dense gradient, to rank inactive positions.
 
-    Where momentum is ranked (SNFS) that is every step; where gradients are (RigL, GGR), every step that the schedule
-    names, whether or not the rewiring moved a weight: it was ranked before that was known.
+    A method that ranks momentum (SNFS) needs it at every step. One that ranks gradients (RigL, GGR) needs it at every
+    step that the schedule names, even if no weight moves in the end.
 
     >>> from rewire.methods import rigl, set_
     >>> ranked_steps(rigl(density=0.1, every=4, until=10), steps=20)
@@ -74,22 +81,24 @@ def training_macs(
     steps: int,
     ranked: Collection[int] = (),
 ) -> int:
-    """Multiply-accumulates of a training of ``steps`` steps, per example of a batch, along the real densities.
+    """MACs of a training of ``steps`` steps, per example of a batch, with the densities that the layers really had.
 
-    Counted as in RigL's paper: a step costs the forward pass three times, ``3 f_S`` (forward, gradient of the inputs,
-    gradient of the weights). At the ``ranked`` steps the gradient of the weights is dense: ``2 f_S + f_D``. So it is
-    at a rewiring that was put off until its gradients were finite, in a training that ranks at all.
+    Counted as in RigL's paper. A step costs three forward passes, ``3 f_S``: forward, gradient of the inputs, gradient
+    of the weights. At the ``ranked`` steps the gradient of the weights is dense: ``2 f_S + f_D``. If the method ranks,
+    this also holds for a rewiring that was postponed because a gradient was not finite.
 
     >>> training_macs({"a": 2}, {"a": 10}, {"a": 1}, [Rewiring(4, 0.5, [1], [1], [0])], steps=8, ranked=[4, 8])
     64
     """
     dense = macs(sizes, applied)
-    whole = sorted({*ranked, *(one.step for one in history)}) if ranked else []
-    now, total, done = dict(initial), 0, 0
-    for step, one in [*((one.step, one) for one in history), (steps, None)]:
-        sparse = macs(now, applied)
-        total += 3 * sparse * (step - done) + (dense - sparse) * (bisect_right(whole, step) - bisect_right(whole, done))
-        done = step
-        if one is not None:
-            now = {n: now[n] - d + g for n, d, g in zip(now, one.dropped, one.grown, strict=True)}
+    dense_steps = sorted({*ranked, *(rewiring.step for rewiring in history)}) if ranked else []
+    counts, total, last = dict(initial), 0, 0
+    for step, rewiring in [*((rewiring.step, rewiring) for rewiring in history), (steps, None)]:
+        sparse = macs(counts, applied)
+        with_dense_gradient = bisect_right(dense_steps, step) - bisect_right(dense_steps, last)
+        total += 3 * sparse * (step - last) + (dense - sparse) * with_dense_gradient
+        last = step
+        if rewiring is not None:
+            moves = zip(counts, rewiring.dropped, rewiring.grown, strict=True)
+            counts = {name: counts[name] - dropped + grown for name, dropped, grown in moves}
     return total

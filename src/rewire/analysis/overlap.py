@@ -1,4 +1,4 @@
-"""How a topology changes: what two of them share, and how many positions were ever active."""
+"""How a topology changes: the overlap of two topologies, and how many positions were ever active."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rewire.core.layer import Layer
 
 @dataclass(frozen=True)
 class Overlap:
-    """Weights of one topology that another has too."""
+    """How many weights of a layer exist before, after, and in both topologies."""
 
     before: int
     after: int
@@ -20,35 +20,35 @@ class Overlap:
 
     @property
     def kept(self) -> float:
-        """The share of the weights before that are there after."""
+        """The share of the earlier weights that still exist."""
         return self.both / self.before if self.before else 1.0
 
     @property
     def jaccard(self) -> float:
-        """The share of all positions of either that both have: 1 if they are the same."""
+        """Intersection over union of the two sets of positions: 1 if they are equal."""
         union = self.before + self.after - self.both
         return self.both / union if union else 1.0
 
 
 def overlap(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Overlap]:
-    """Layer by layer, from masks by name.
+    """The overlap of each layer, from two dictionaries of masks by layer name.
 
     >>> import torch
     >>> overlap({"a": torch.tensor([True, True, False])}, {"a": torch.tensor([True, False, True])})["a"]
     Overlap(before=2, after=2, both=1)
     """
-    other = {n for n in before.keys() | after.keys() if n not in before or n not in after}
-    other |= {n for n in before.keys() & after.keys() if before[n].shape != after[n].shape}
-    if other:
-        raise ValueError(f"the topologies are of different models: they differ in {', '.join(sorted(other))}")
+    different = before.keys() ^ after.keys()
+    different |= {name for name in before.keys() & after.keys() if before[name].shape != after[name].shape}
+    if different:
+        raise ValueError(f"the topologies are of different models: they differ in {', '.join(sorted(different))}")
     pairs = {name: (before[name].bool(), after[name].bool()) for name in before}
     return {name: Overlap(int(a.sum()), int(b.sum()), int((a & b).sum())) for name, (a, b) in pairs.items()}
 
 
 class Exploration:
-    """Remembers which positions of some layers were ever active; call ``add`` after every rewiring.
+    """Records which positions of some layers were ever active; call ``add`` after every rewiring.
 
-    A byte for each position while it counts, a bit for each in ``state_dict``.
+    Takes one byte per position in memory and one bit per position in ``state_dict``.
 
     >>> import rewire, torch
     >>> model = torch.nn.Linear(4, 4)
@@ -62,11 +62,13 @@ class Exploration:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.ever = {one.name: torch.zeros(one.shape, dtype=torch.bool, device=one.active().device) for one in layers}
+        self.ever = {
+            layer.name: torch.zeros(layer.shape, dtype=torch.bool, device=layer.active().device) for layer in layers
+        }
         self.add()
 
     def add(self) -> None:
-        """Note the positions that are active now: as many writes as there are weights, and no wait for the device."""
+        """Record the positions that are active now. Writes once per active weight and does not synchronise a GPU."""
         for layer in self.layers:
             self.ever[layer.name].view(-1)[layer.active()] = True
 
@@ -81,11 +83,11 @@ class Exploration:
         return sum(self.positions.values()) / sum(mask.numel() for mask in self.ever.values())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A bit for each position, eight to a byte."""
+        """One bit per position, packed into bytes."""
         return {name: torch.from_numpy(np.packbits(mask.cpu().numpy())) for name, mask in self.ever.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with what was seen before."""
+        """Continue a recording."""
         for name, mask in self.ever.items():
             mask.copy_(unpacked_bits(state[name], mask.shape))
 

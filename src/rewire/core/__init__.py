@@ -7,6 +7,7 @@ from rewire.core.layer import Signal as Signal
 from rewire.core.method import Method as Method
 from rewire.core.method import Rewiring as Rewiring
 from rewire.core.method import plan_rewiring as plan_rewiring
+from rewire.core.score import Score as Score
 from rewire.core.topology import Edit as Edit
 from rewire.core.topology import Top as Top
 from rewire.core.views import Captured as Captured

@@ -1,4 +1,4 @@
-"""Questions about all layers at once: their strongest inactive weights, and the mean signal of each."""
+"""Questions about all layers at once: their largest inactive signals, and the mean signal of each."""
 
 import math
 from collections.abc import Sequence
@@ -6,55 +6,61 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Layer, Signal, numel
+from rewire.core.layer import Layer, numel
 from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.score import AnySignal
 from rewire.core.topology import Top, merge
 
-NOTHING = -(1 << 20)  # the exponent of zero
+EXPONENT_OF_ZERO = -(1 << 20)  # lower than that of any number
 
 
-def strongest(
-    layers: Sequence[Layer], signal: Signal, k: int, scales: Sequence[float] | None = None, ranks: Ranks = ALONE
+def largest_inactive(
+    layers: Sequence[Layer], signal: AnySignal, k: int, scales: Sequence[float] | None = None, ranks: Ranks = ALONE
 ) -> list[Top]:
     """The ``k`` largest ``|signal|`` at the inactive positions of all layers, as one list per layer.
 
-    Streaming: layer by layer, keeping the k largest seen so far, whose smallest is the floor below which the next layer
-    discards a value before copying it. Largest layers first, because they raise the floor fastest; the order does not
-    change the answer. Values are divided by ``scales`` for the comparison when given.
+    Streaming: layer by layer, keeping the k largest so far. The smallest of those is the floor below which the next
+    layer discards a value before copying it. Largest layers first, because they raise the floor fastest; the order does
+    not change the answer. With ``scales``, the values of a layer are divided by its scale for the comparison.
     """
     scales = scales or [1.0] * len(layers)
-    found: dict[int, Top] = {}
+    tops: dict[int, Top] = {}
     floor = 0.0
     for i in sorted(range(len(layers)), key=lambda i: -numel(layers[i])):
-        # With scales, a hair below the floor: multiplying back could round a tie away, and merge() decides exactly.
-        least = floor if scales[i] == 1.0 else floor * scales[i] * (1 - 1e-6)
-        found[i] = layers[i].top_inactive(signal, 0 if layers[i].frozen else k, least)
-        if sum(map(len, found.values())) >= k:
-            seen = sorted(found)  # in the order of the layers, so that ties fall as they would in one sort
-            best = merge([found[j] for j in seen], k, [scales[j] for j in seen])
-            floor = min(float(t.values.min()) / scales[j] for j, t in zip(seen, best, strict=True) if len(t))
-            found = dict(zip(seen, best, strict=True))
-    return ranks.merge([found[i] for i in range(len(layers))], k, scales)
+        # With scales, slightly below the floor: multiplying back could round a tie away, and merge() decides exactly.
+        layer_floor = floor if scales[i] == 1.0 else floor * scales[i] * (1 - 1e-6)
+        tops[i] = layers[i].top_inactive(signal, 0 if layers[i].frozen else k, layer_floor)
+        if sum(map(len, tops.values())) >= k:
+            visited = sorted(tops)  # in the order of the layers, so that ties fall as they would in one sort
+            largest = merge([tops[j] for j in visited], k, [scales[j] for j in visited])
+            floor = min(float(t.values.min()) / scales[j] for j, t in zip(visited, largest, strict=True) if len(t))
+            tops = dict(zip(visited, largest, strict=True))
+    return ranks.merge([tops[i] for i in range(len(layers))], k, scales)
 
 
-def means(layers: Sequence[Layer], signal: Signal, ranks: Ranks) -> list[float]:
-    """The mean ``|signal|`` of the active weights of each layer.
+def mean_magnitudes(layers: Sequence[Layer], signal: AnySignal, ranks: Ranks) -> list[float]:
+    """The mean ``|signal|`` of the active weights of each layer, over all ranks.
 
-    Summed as whole multiples of a power of two, as fine as fits: the result does not depend on who adds what.
+    Values are rounded to multiples of a power of two that is as small as 63 bits allow, and summed as integers: the
+    result does not depend on the order of the sum or on how the layer is sharded.
     """
-    sizes = [layer.read(signal).abs() for layer in layers]
-    largest = [float(one.max()) if len(one) else 0.0 for one in sizes]
-    exponents = [math.frexp(most)[1] if most else NOTHING for most in largest]
-    shared = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
-    shifts = [62 - layer.nnz.bit_length() - most for layer, most in zip(layers, shared, strict=True)]
+    magnitudes = [layer.read(signal).abs() for layer in layers]
+    maxima = [float(one.max()) if len(one) else 0.0 for one in magnitudes]
+    exponents = [math.frexp(maximum)[1] if maximum else EXPONENT_OF_ZERO for maximum in maxima]
+    shared_exponents = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
+    shifts = [62 - layer.nnz.bit_length() - exponent for layer, exponent in zip(layers, shared_exponents, strict=True)]
     sums = total(
-        ranks, (_whole(one, shift) if most else 0 for one, shift, most in zip(sizes, shifts, largest, strict=True))
+        ranks,
+        (
+            _integer_sum(values, shift) if maximum else 0
+            for values, shift, maximum in zip(magnitudes, shifts, maxima, strict=True)
+        ),
     )
     return [math.ldexp(s / max(layer.nnz, 1), -shift) for s, layer, shift in zip(sums, layers, shifts, strict=True)]
 
 
-def _whole(values: Tensor, shift: int) -> int:
-    """The sum of ``values * 2**shift``, each rounded; in two steps, because the factor alone may be out of range."""
+def _integer_sum(values: Tensor, shift: int) -> int:
+    """The sum of ``values * 2**shift``, each rounded; multiplied in two steps, because ``2**shift`` may overflow."""
     wide = values.to(torch.promote_types(values.dtype, torch.float32))
     half = shift // 2
     return int((wide * 2.0**half * 2.0 ** (shift - half)).round().long().sum())

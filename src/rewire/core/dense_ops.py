@@ -131,7 +131,7 @@ class _BestSoFar:
 
     def add(self, found: Top, begin: int) -> None:
         """Candidates of a tile, which begins at a position."""
-        found = found.strongest(self.k)
+        found = found.largest(self.k)
         end = self.count + len(found)
         self._values[self.count : end] = found.values
         self._positions[self.count : end] = found.positions + begin

@@ -2,27 +2,17 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire.core.ranks import ALONE, Ranks
+from rewire.core.score import AnySignal, ScoreLike, evaluate
+from rewire.core.score import Signal as Signal
 from rewire.core.topology import Edit, Top
-
-
-class Signal(Enum):
-    """What may be read about a weight."""
-
-    WEIGHT = "weight"
-    GRAD = "grad"
-    MOMENTUM = "momentum"  # an average of the dense gradient
-    SIGN = "sign"  # of the weight before the optimizer's last update
-
-    def __repr__(self) -> str:  # so that the repr of a method is code that builds it
-        return f"Signal.{self.name}"
 
 
 class Layer(Protocol):
@@ -34,7 +24,7 @@ class Layer(Protocol):
     def shape(self) -> torch.Size: ...
     @property
     def frozen(self) -> bool:
-        """Counted in the budget, but neither dropped from nor grown into."""
+        """Whether the layer is counted in the budget but never rewired."""
 
     @property
     def nnz(self) -> int:
@@ -47,10 +37,10 @@ class Layer(Protocol):
     def active(self) -> Tensor:
         """The flat positions of the active weights: ``(nnz,)`` int64, sorted."""
 
-    def read(self, signal: Signal) -> Tensor:
-        """The signal at the active positions: ``(nnz,)``, aligned with ``active()``."""
+    def read(self, signal: AnySignal) -> Tensor:
+        """The signal or score at the active positions: ``(nnz,)``, in the order of ``active()``."""
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``, of those at or above ``floor`` and not zero."""
 
 
@@ -71,12 +61,18 @@ class LayerSpec:
 
 @dataclass
 class Context:
-    """What a rewiring knows besides the layers: the step, the seed, the method's memory and the other ranks."""
+    """What parts may read besides the layers: the step, the seed, the method's memory and the other ranks.
+
+    ``model`` and ``weights`` exist for a start only, while ``sparsify`` runs: the model, and its dense weights in the
+    order of the specs.
+    """
 
     step: int = 0
     seed: int = 0
     memory: dict[str, Any] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    model: nn.Module | None = None
+    weights: Sequence[Tensor] | None = None
 
     def generator(self, purpose: str, layer: int) -> torch.Generator:
         """A fresh generator for one purpose in one layer at this step: ranks agree and a resumed run draws alike."""
@@ -90,9 +86,14 @@ def numel(layer: Layer) -> int:
     return math.prod(layer.shape)
 
 
-def spare(layer: Layer) -> int:
-    """How many weights a layer can lose: a layer keeps its last one."""
+def droppable(layer: Layer) -> int:
+    """How many weights can be dropped from a layer: all but one, or none if it is frozen."""
     return 0 if layer.frozen else max(layer.nnz - 1, 0)
+
+
+def read_score(layer: Layer, score: ScoreLike) -> Tensor:
+    """A score at the active positions of a layer."""
+    return evaluate(score, [layer.read(signal) for signal in score.reads])
 
 
 def no_edit(layer: Layer) -> Edit:

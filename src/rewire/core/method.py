@@ -6,11 +6,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Context, Layer, Signal, no_edit, numel, spare
+from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, no_edit, numel
 from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Schedule, Start
-from rewire.core.ranks import Ranks, before, total
+from rewire.core.ranks import Ranks, total
+from rewire.core.score import AnySignal, basic_signals, momentum_decay
 from rewire.core.topology import Edit
-from rewire.core.views import Captured, Edited
+from rewire.core.validate import (
+    check_allocation,
+    check_birth,
+    check_counts,
+    check_drop,
+    check_growth,
+    check_members,
+    check_start,
+)
+from rewire.core.views import Captured, Edited, PartView
+
+PARTS = ("start", "density", "schedule", "drop", "allocate", "grow", "birth")
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class Rewiring:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Where weights start, how many there are, when and which go, where as many come back, and with what value.
+    """A record of seven parts, one for each question that a method of dynamic sparse training answers.
 
     ``regrow_dropped=False`` keeps a just-dropped weight from coming back at once.
     """
@@ -41,9 +53,8 @@ class Method:
     regrow_dropped: bool = True
 
     def __post_init__(self) -> None:
-        for name, part in vars(self).items():
-            if name != "regrow_dropped" and not callable(part):
-                raise TypeError(f"{name} must be a part (something to call), not {part!r}")
+        for role in PARTS:
+            check_members(role, getattr(self, role))
         if not isinstance(self.density, Curve):
             raise TypeError(f"density must be a curve such as Constant(0.1), not {self.density!r}")
         ends = self.density.ends()
@@ -54,6 +65,11 @@ class Method:
             raise ValueError(f"density may fall but not rise, and {self.density!r} rises")
         if ends[1] < ends[0] and not self.drop.exact:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
+        momentum_decay(self._declared)  # raises if the parts ask for different ones
+
+    @property
+    def _declared(self) -> frozenset[AnySignal]:
+        return self.drop.signals | self.allocate.signals | self.grow.signals
 
     @property
     def rewires(self) -> bool:
@@ -62,13 +78,27 @@ class Method:
 
     @property
     def signals(self) -> frozenset[Signal]:
-        """Everything that the parts read."""
-        return self.drop.signals | self.allocate.signals | self.grow.signals
+        """All signals that the parts read, also through scores."""
+        return basic_signals(self._declared)
 
     @property
     def ranks(self) -> frozenset[Signal]:
-        """What is read of inactive weights too."""
-        return (self.allocate.signals | self.grow.signals) - {Signal.WEIGHT, Signal.SIGN}
+        """The signals that are read of inactive weights too."""
+        return basic_signals(self.allocate.signals | self.grow.signals) - {Signal.WEIGHT, Signal.SIGN}
+
+    @property
+    def momentum_decay(self) -> float:
+        """The decay of ``Signal.MOMENTUM``, the running average of the gradient."""
+        return momentum_decay(self._declared)
+
+    @property
+    def captured_signals(self) -> list[AnySignal]:
+        """The signals and scores of inactive weights that must be captured before a step: those that read gradients.
+
+        In the same order on all ranks.
+        """
+        declared = self.allocate.signals | self.grow.signals
+        return sorted((one for one in declared if Signal.GRAD in basic_signals([one])), key=repr)
 
 
 def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
@@ -76,25 +106,42 @@ def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
     return round(method.density(step) * sum(numel(layer) for layer in layers))
 
 
-def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Edit] | None:
-    """What to drop and grow in every layer at ``ctx.step``, or ``None`` when it is not time. Writes nothing.
+def first_positions(method: Method, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
+    """The positions of the first ``n`` weights, layer by layer, as the method's start places them."""
+    return check_start(method.start, method.start(specs, n, ctx), specs, n)
 
-    After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly.
+
+def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Edit] | None:
+    """What to drop and grow in every layer at ``ctx.step``, or ``None`` if no rewiring is due. Writes nothing.
+
+    After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly. What parts return is checked,
+    so that a mistake raises before anything is changed.
     """
-    moved = _to_drop(method, layers, ctx)
-    if moved is None:
+    n = _drop_count(method, layers, ctx)
+    if n is None:
         return None
-    if moved == 0:
+    if n == 0:
         return [no_edit(layer) for layer in layers]
-    dropped = method.drop(layers, moved, ctx)
-    after = _edited(layers, dropped, total(ctx.ranks, map(len, dropped)), method.regrow_dropped)
+    readable = [PartView(layer, method.drop, inactive=False) for layer in layers]
+    dropped = method.drop(readable, n, ctx)
+    lost = check_drop(method.drop, dropped, readable, n, ctx.ranks)
+    after = _edited(layers, dropped, lost, method.regrow_dropped)
     missing = max(budget(method, layers, ctx.step) - sum(layer.nnz for layer in after), 0)
     if missing > sum(layer.room for layer in after):  # almost dense: there is no other place than where they were
-        after = _edited(layers, dropped, [layer.lost for layer in after], regrow=True)
-    counts = method.allocate(layers, after, missing, ctx)
-    grown = [method.grow(layer, k, ctx) for layer, k in zip(after, counts, strict=True)]
+        after = _edited(layers, dropped, lost, regrow=True)
+    return _plan_growth(method, layers, after, missing, ctx)
+
+
+def _plan_growth(method: Method, layers: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[Edit]:
+    """The edits that grow ``n`` weights in all."""
+    before = [PartView(layer, method.allocate) for layer in layers]
+    counts = method.allocate(before, [layer.read_by(method.allocate) for layer in after], n, ctx)
+    counts = check_allocation(method.allocate, counts, after, n)
+    grown = [method.grow(layer.read_by(method.grow, k), k, ctx) for layer, k in zip(after, counts, strict=True)]
+    first = check_growth(method.grow, grown, after, counts, ctx.ranks)
     born = [method.birth(k, layer, ctx) for layer, k in zip(after, counts, strict=True)]
-    first = before(ctx.ranks, map(len, grown))  # every rank draws all values and takes those of its own positions
+    check_birth(method.birth, born, after, counts)
+    # Every rank draws the values of all grown weights of a layer and takes those of the positions that it holds.
     return [
         Edit(layer.drop, grow, values[at : at + len(grow)])
         for layer, grow, values, at in zip(after, grown, born, first, strict=True)
@@ -107,38 +154,42 @@ def _edited(layers: Sequence[Layer], dropped: Sequence[Tensor], lost: Sequence[i
 
 
 def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captured]:
-    """The layers as ``plan_rewiring`` needs them once the optimizer has stepped and the inactive gradients are gone.
+    """The layers as ``plan_rewiring`` needs them once the optimizer has stepped and the inactive gradients are cleared.
 
-    Called just before the step. Keeps the strongest inactive gradients, no more of them than can be asked for.
+    Called just before the step. Copies the largest inactive gradients, no more of them than parts can ask for.
     """
     views = [Captured(layer, method.signals) for layer in layers]
-    moved = _to_drop(method, views, ctx)
-    if not moved or Signal.GRAD not in method.ranks:
+    n = _drop_count(method, views, ctx)
+    if not n or not method.captured_signals:
         return views
-    lost = method.drop.most(views, moved)
+    lost = check_counts(f"`most` of drop={method.drop!r}", method.drop.most(views, n), views)
     room = [numel(v) - v.nnz + (k if method.regrow_dropped else 0) for v, k in zip(views, lost, strict=True)]
-    limits = method.allocate.most(lost, room)
-    found = method.allocate.candidates(views, sum(lost), ctx) if isinstance(method.allocate, RanksTheNetwork) else None
-    if found is None:
-        found = [view.top_inactive(Signal.GRAD, k) for view, k in zip(views, limits, strict=True)]
-    for view, one, limit in zip(views, found, limits, strict=True):
-        view.keep(one, limit)
+    limits = check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), views)
+    readable = [PartView(view, method.allocate) for view in views]
+    for signal in method.captured_signals:
+        tops = None
+        if isinstance(method.allocate, RanksTheNetwork) and signal in method.allocate.signals:
+            tops = method.allocate.candidates(readable, sum(lost), ctx)
+        if tops is None:
+            tops = [view.top_inactive(signal, k) for view, k in zip(views, limits, strict=True)]
+        for view, top, limit in zip(views, tops, limits, strict=True):
+            view.store_top(signal, top, limit)
     return views
 
 
-def _to_drop(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
-    """How many weights go at this step: what a falling density no longer allows, and the fraction to move."""
+def _drop_count(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
+    """How many weights to drop at this step: those above the budget of a falling density, and the fraction to move."""
     fraction = method.schedule(ctx.step)
     if fraction is None:
         return None
-    alive, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
-    excess = max(alive - target, 0)
-    return min(excess + round(fraction * min(alive, target)), sum(map(spare, layers)))
+    nnz, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
+    excess = max(nnz - target, 0)
+    return min(excess + round(fraction * min(nnz, target)), sum(map(droppable, layers)))
 
 
 def counts(edits: Sequence[Edit], ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
-    """How many were dropped, grown, and dropped and grown again, by layer and over all ranks."""
+    """How many weights were dropped, grown, and dropped and grown again, by layer and over all ranks."""
     regrown = torch.stack([torch.isin(edit.grow, edit.drop).sum().cpu() for edit in edits]).tolist()
-    found = total(ranks, [*(len(edit.drop) for edit in edits), *(len(edit.grow) for edit in edits), *regrown])
+    sums = total(ranks, [*(len(edit.drop) for edit in edits), *(len(edit.grow) for edit in edits), *regrown])
     size = len(edits)
-    return found[:size], found[size : 2 * size], found[2 * size :]
+    return sums[:size], sums[size : 2 * size], sums[2 * size :]

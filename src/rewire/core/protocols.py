@@ -1,11 +1,15 @@
-"""The parts of a method, as protocols: what each of them is asked and must answer. Their members are in ``parts/``."""
+"""The parts of a method, as protocols: what each of them is asked and must return. ``parts/`` implements them.
+
+What a part returns is checked before anything is changed (``core.validate``).
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from rewire.core.layer import Context, Layer, LayerSpec, Signal
+from rewire.core.layer import Context, Layer, LayerSpec
+from rewire.core.score import AnySignal
 from rewire.core.topology import Top
 from rewire.core.views import Edited
 
@@ -22,47 +26,50 @@ class Curve(Protocol):
 
 @runtime_checkable
 class Schedule(Protocol):
-    """The fraction of the active weights to move at a step, or ``None``: not now."""
+    """The fraction of the active weights to move at a step, or ``None`` if there is no rewiring at this step."""
 
     def __call__(self, step: int) -> float | None: ...
 
 
 class Rule(Protocol):
-    """How many of ``n`` weights each layer gets: whole numbers that sum to ``n``, at least ``least`` in each layer."""
+    """How many of ``n`` weights each layer gets: integers that sum to ``n``, at least ``least[i]`` in layer ``i``."""
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]: ...
 
 
 class Start(Protocol):
-    """Sorted positions of the first weights of each layer, ``n`` in all."""
+    """Sorted positions of the first weights of each layer, exactly ``n`` in all and at least one in each layer.
+
+    ``ctx.model`` and ``ctx.weights`` are the model and its dense weights, in the order of the specs.
+    """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...
 
 
 class Drop(Protocol):
-    """Sorted positions to drop in each layer, about ``n`` in all."""
+    """Sorted positions to drop in each layer: ``n`` in all, or about ``n`` if the part is not ``exact``."""
 
-    exact: ClassVar[bool]  # drops exactly n, as a falling density needs
+    exact: ClassVar[bool]  # whether exactly n weights are dropped, as a falling density needs
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the active weights."""
+    def signals(self) -> frozenset[AnySignal]:
+        """The signals that are read of active weights."""
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
-        """The most that each layer may lose, known before the optimizer's step."""
+        """The largest number of weights that each layer may lose, known before the optimizer's step."""
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]: ...
 
 
 class Allocate(Protocol):
-    """Divide ``n`` new weights over the layers, seen before and after the drop."""
+    """Divides ``n`` new weights over the layers, given the layers before and after the drop."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the active and of the inactive weights."""
+    def signals(self) -> frozenset[AnySignal]:
+        """The signals that are read of active and of inactive weights."""
 
     def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
-        """The most that each layer may get when at most ``dropped`` go and at most ``room`` fit."""
+        """The largest number of weights that each layer may get, if it loses at most ``dropped`` and has ``room``."""
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]: ...
 
@@ -72,20 +79,20 @@ class RanksTheNetwork(Protocol):
     """An ``Allocate`` that ranks gradients over the whole network: only its candidates are captured before a step."""
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
-        """The ``n`` strongest inactive gradients, layer by layer; ``None`` if it ranks another signal."""
+        """The ``n`` largest inactive gradients, as one list per layer; ``None`` if it does not rank gradients."""
 
 
 class Grow(Protocol):
-    """Exactly ``k`` sorted positions that are free after the drop."""
+    """Exactly ``k`` sorted positions of a layer that are free after the drop."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """What is read of the inactive weights."""
+    def signals(self) -> frozenset[AnySignal]:
+        """The signals that are read of inactive weights."""
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor: ...
 
 
 class Birth(Protocol):
-    """The values of ``n`` weights that are born in a layer."""
+    """The values of ``n`` new weights of a layer."""
 
     def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor: ...

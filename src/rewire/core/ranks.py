@@ -1,7 +1,7 @@
-"""The processes that share the layers: one alone, or several ranks with a shard of every layer each.
+"""The processes that hold the layers: a single one, or several ranks with a shard of every layer each.
 
-A method sees the positions that its own process holds, numbered through the whole layer, and the counts of the whole
-layer. Decisions about whole layers go through ``Ranks``. In a single process they cost nothing.
+Parts see the positions of their own shard, numbered within the whole layer, and the counts of the whole layer.
+Decisions about whole layers go through ``Ranks``. In a single process they cost nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,15 +20,15 @@ class Ranks(Protocol):
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks."""
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
-        """Of each list, joined over the ranks, its ``k`` largest: the part that this process holds."""
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """The ``k`` largest entries of each list over all ranks; returns those that this process holds."""
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-        """The ``k`` largest of all lists of all ranks, as ``topology.merge``: the part that this process holds."""
+        """``topology.merge`` of the lists of all ranks; returns the entries that this process holds."""
 
 
 class Alone:
-    """One process that holds everything."""
+    """A single process that holds whole layers."""
 
     index = 0
 
@@ -36,12 +36,12 @@ class Alone:
         """The numbers of the only rank."""
         return [list(numbers)]
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
-        """The ``k`` largest of each list."""
-        return [one.strongest(k) for one, k in zip(tops, ks, strict=True)]
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+        """The ``k`` largest entries of each list."""
+        return [one.largest(k) for one, k in zip(tops, ks, strict=True)]
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-        """The ``k`` largest of all lists."""
+        """The ``k`` largest entries of all lists."""
         return merge(tops, k, scales)
 
 
@@ -55,13 +55,3 @@ def total(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
     [3, 4]
     """
     return [sum(column) for column in zip(*ranks.gather(list(numbers)), strict=True)]
-
-
-def before(ranks: Ranks, numbers: Iterable[int]) -> list[int]:
-    """The sum of each number over the ranks before this one.
-
-    >>> before(ALONE, [3, 4])
-    [0, 0]
-    """
-    everyone = ranks.gather(list(numbers))
-    return [sum(column[: ranks.index]) for column in zip(*everyone, strict=True)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Top:
-    """The positions that were chosen, sorted, with the values they were chosen for."""
+    """Positions with their values, such as the largest of a layer; sorted by position."""
 
     values: Tensor
     positions: Tensor
@@ -21,19 +21,19 @@ class Top:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def where(self, chosen: Tensor) -> "Top":
-        """Those that a bool tensor marks."""
-        rows = chosen.nonzero().squeeze(1)
+    def where(self, mask: Tensor) -> "Top":
+        """The entries for which a bool tensor is true."""
+        rows = mask.nonzero().squeeze(1)
         return Top(self.values.index_select(0, rows), self.positions.index_select(0, rows))
 
-    def strongest(self, k: int) -> "Top":
-        """The ``k`` largest of them."""
+    def largest(self, k: int) -> "Top":
+        """The ``k`` entries of largest value; of equal ones the first."""
         return self if k >= len(self) else self.where(top(self.values, k))
 
 
 @dataclass(frozen=True)
 class Edit:
-    """All that an algorithm produces for one layer: sorted positions to drop and to grow, and the grown values."""
+    """The result of a rewiring for one layer: sorted positions to drop and to grow, and the values of the grown."""
 
     drop: Tensor
     grow: Tensor
@@ -41,7 +41,7 @@ class Edit:
 
 
 def top(values: Tensor, k: int) -> Tensor:
-    """Marks the ``k`` largest values; of equal ones the first: the same answer on every device.
+    """A bool tensor that is true at the ``k`` largest values; of equal ones the first, on every device.
 
     >>> top(torch.tensor([1.0, 3.0, 2.0, 3.0, 3.0]), 2)
     tensor([False,  True, False,  True, False])
@@ -50,22 +50,22 @@ def top(values: Tensor, k: int) -> Tensor:
 
 
 def top_of_all(lists: Sequence[Tensor], k: int) -> list[Tensor]:
-    """Marks the ``k`` largest values of several lists; of equal ones the first of the first list.
+    """Bool tensors that are true at the ``k`` largest values of several lists. Of equal values the first are taken.
 
-    ``torch.topk`` promises nothing about ties, so only the k-th value is looked for. Nothing is sorted.
+    ``torch.topk`` promises nothing about ties, so only the k-th largest value is computed. Nothing is sorted.
     """
     if k <= 0 or k >= sum(map(len, lists)):
         return [torch.full_like(values, k > 0, dtype=torch.bool) for values in lists]
     if len({values.dtype for values in lists}) > 1:
         lists = [values.double() for values in lists]
     kth = _kth_largest(lists, k)
-    chosen = [values > kth.to(values.device) for values in lists]
-    left = k - sum(int(marks.sum()) for marks in chosen)
-    for values, marks in zip(lists, chosen, strict=True):
-        tied = (values == kth.to(values.device)).nonzero().squeeze(1)[:left]
-        marks[tied] = True
-        left -= len(tied)
-    return chosen
+    masks = [values > kth.to(values.device) for values in lists]
+    remaining = k - sum(int(mask.sum()) for mask in masks)
+    for values, mask in zip(lists, masks, strict=True):
+        tied = (values == kth.to(values.device)).nonzero().squeeze(1)[:remaining]
+        mask[tied] = True
+        remaining -= len(tied)
+    return masks
 
 
 def _kth_largest(lists: Sequence[Tensor], k: int) -> Tensor:
@@ -78,9 +78,10 @@ def _kth_largest(lists: Sequence[Tensor], k: int) -> Tensor:
 
 
 def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
-    """The ``k`` largest of several lists, still list by list.
+    """The ``k`` largest entries of several lists, as one list each.
 
-    Ties go to the earlier list. ``scales`` divides the values of each list for the comparison only.
+    Of equal entries, those of earlier lists are taken. With ``scales``, the values of a list are divided by its scale
+    for the comparison only.
 
     >>> a = Top(torch.tensor([5.0, 1.0]), torch.tensor([0, 3]))
     >>> b = Top(torch.tensor([4.0, 1.0]), torch.tensor([8, 9]))
@@ -90,29 +91,29 @@ def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) ->
     if sum(map(len, tops)) <= k:
         return list(tops)
     divisors = scales or [1.0] * len(tops)
-    marks = top_of_all([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
-    return [one.where(mark) for one, mark in zip(tops, marks, strict=True)]
+    masks = top_of_all([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
+    return [one.where(mask) for one, mask in zip(tops, masks, strict=True)]
 
 
 def insert(few: Tensor, many: Tensor) -> Tensor:
-    """Two sorted lists without common positions as one. Nothing is sorted: the first should be the shorter.
+    """Merge two sorted lists of positions that have none in common. ``few`` should be the shorter one.
 
     >>> insert(torch.tensor([2, 9]), torch.tensor([1, 3, 4]))
     tensor([1, 2, 3, 4, 9])
     """
-    places = torch.searchsorted(many, few) + torch.arange(len(few), device=few.device)
-    joined = many.new_empty(len(many) + len(few))
-    rest = torch.ones_like(joined, dtype=torch.bool)
-    rest[places] = False
-    joined[places], joined[rest] = few, many
-    return joined
+    slots = torch.searchsorted(many, few) + torch.arange(len(few), device=few.device)
+    merged = many.new_empty(len(many) + len(few))
+    other_slots = torch.ones_like(merged, dtype=torch.bool)
+    other_slots[slots] = False
+    merged[slots], merged[other_slots] = few, many
+    return merged
 
 
 def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generator) -> Tensor:
     """``k`` positions drawn uniformly without replacement from ``range(numel)`` without ``active``, sorted.
 
-    Draws ranks among the inactive and shifts them past the active: O(nnz + k), no dense scan. ``active`` is sorted.
-    The draw itself is made on the CPU, so that every device and every rank gets the same.
+    Draws indices into the list of inactive positions and converts them without building that list: O(nnz + k).
+    ``active`` is sorted. The draw is made on the CPU, so that every device and every rank gets the same positions.
 
     >>> sample_inactive(torch.tensor([0, 2, 3]), 5, 2, torch.Generator())
     tensor([1, 4])
@@ -120,27 +121,27 @@ def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generat
     return nth_inactive(distinct(numel - len(active), k, generator), active)
 
 
-def nth_inactive(ranks: Tensor, active: Tensor, start: int = 0) -> Tensor:
-    """The positions, from ``start`` on, of the inactive that have these ranks among them; ``active`` is sorted.
+def nth_inactive(indices: Tensor, active: Tensor, start: int = 0) -> Tensor:
+    """The positions at these indices of the sorted list of inactive positions from ``start`` on; ``active`` is sorted.
 
     >>> nth_inactive(torch.tensor([0, 1]), torch.tensor([0, 2, 3]))
     tensor([1, 4])
     """
-    ranks = ranks.to(active.device)
+    indices = indices.to(active.device)
     inactive_before = active - torch.arange(start, start + len(active), device=active.device)
-    shifted = ranks + torch.searchsorted(inactive_before, ranks, right=True)
+    shifted = indices + torch.searchsorted(inactive_before, indices, right=True)
     return shifted + start if start else shifted
 
 
 def distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
-    """``k`` distinct integers below ``m``, sorted: a permutation when k is a good part of m, else draw and redraw."""
+    """``k`` distinct integers below ``m``, sorted and uniformly distributed."""
     if not 0 <= k <= m:
         raise ValueError(f"cannot draw {k} distinct positions out of {m}")
     if 4 * k >= m:
         return torch.randperm(m, generator=generator)[:k].sort().values
     drawn = torch.empty(0, dtype=torch.int64)
     while len(drawn) < k:
-        # Redrawing only what is missing keeps every subset equally likely: each new draw is uniform over the rest.
+        # Redrawing only the missing ones keeps every subset equally likely: each new number is uniform over the rest.
         more = torch.randint(m, (k - len(drawn),), generator=generator)
         drawn = torch.unique(torch.cat([drawn, more]))
     return drawn

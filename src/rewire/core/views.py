@@ -1,19 +1,23 @@
-"""Layers seen ahead of or behind the optimizer's step: ``Edited`` after a drop, ``Captured`` before the step."""
+"""Views of a layer: ``Edited`` after a drop, ``Captured`` before the optimizer's step, ``PartView`` for one part."""
 
+import copy
+from collections.abc import Iterable
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Layer, Signal, numel
+from rewire.core.layer import Layer, Signal, numel, read_score
+from rewire.core.score import AnySignal, basic_signals
 from rewire.core.topology import Top
 
 
 class Edited:
-    """A layer as it will be after a drop: a pure look-ahead, nothing is written.
+    """A layer as it will be after a drop: a preview, nothing is written.
 
-    ``regrow`` tells whether the just-dropped positions are candidates for growth. ``lost`` is how many are dropped on
-    all ranks.
+    ``drop``: the positions to drop that this process holds; ``lost``: how many positions are dropped on all ranks.
+    ``index``: the layer's index in the network. ``regrow``: whether just-dropped positions are candidates for growth.
     """
 
     def __init__(self, base: Layer, drop: Tensor, index: int, regrow: bool = True, lost: int | None = None) -> None:
@@ -23,19 +27,19 @@ class Edited:
 
     @property
     def nnz(self) -> int:
-        """How many weights survive."""
+        """How many weights survive the drop."""
         return self.base.nnz - self.lost
 
     @cached_property
-    def _kept(self) -> Tensor:
+    def _survives(self) -> Tensor:
         before = self.base.active()
-        kept = torch.ones_like(before, dtype=torch.bool)
-        kept[torch.searchsorted(before, self.drop)] = False
-        return kept
+        survives = torch.ones_like(before, dtype=torch.bool)
+        survives[torch.searchsorted(before, self.drop)] = False
+        return survives
 
     @cached_property
     def _active(self) -> Tensor:
-        return self.base.active()[self._kept]
+        return self.base.active()[self._survives]
 
     def active(self) -> Tensor:
         """The positions that survive the drop."""
@@ -50,27 +54,34 @@ class Edited:
         """How many weights can be grown."""
         return 0 if self.frozen else numel(self) - (self.nnz if self.regrow else self.base.nnz)
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal at the surviving positions."""
-        return self.base.read(signal)[self._kept]
+        return self.base.read(signal)[self._survives]
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
-        """The strongest candidates for growth, the just-dropped among them."""
-        found = self.base.top_inactive(signal, k, floor)
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+        """The ``k`` candidates for growth of largest ``|signal|``, at or above ``floor`` and not zero."""
+        inactive = self.base.top_inactive(signal, k, floor)
         if not self.regrow or not len(self.drop):
-            return found
-        dropped = self.base.read(signal)[~self._kept].abs()
-        strong = (dropped >= floor) & (dropped > 0)
-        values = torch.cat([found.values, dropped[strong].to(found.values.dtype)])
-        positions, order = torch.cat([found.positions, self.drop[strong]]).sort()
-        return Top(values[order], positions).strongest(k)
+            return inactive
+        dropped = self.base.read(signal)[~self._survives].abs()
+        eligible = (dropped >= floor) & (dropped > 0)
+        values = torch.cat([inactive.values, dropped[eligible].to(inactive.values.dtype)])
+        positions, order = torch.cat([inactive.positions, self.drop[eligible]]).sort()
+        return Top(values[order], positions).largest(k)
+
+    def read_by(self, part: "Declares", limit: int | None = None) -> "Edited":
+        """The same view for one part, which may read only the signals that it declares."""
+        self.active()  # computed once, and shared by the views of all parts
+        view = copy.copy(self)
+        view.base = PartView(self.base, part, limit=limit)
+        return view
 
 
 class Captured:
-    """A layer that goes on answering for what the optimizer's step is about to change: O(k + nnz) instead of dense.
+    """A layer that still has its gradients after the optimizer's step: O(k + nnz) values instead of a dense gradient.
 
-    The strongest inactive gradients, the gradients of the active weights and, if asked for, the signs of the weights
-    are taken before the step; weights and momentum are read after it.
+    The largest inactive gradients, the gradients of the active weights and the signs of the weights are copied before
+    the step, as far as the method reads them; weights and momentum are read after it.
     """
 
     def __init__(self, base: Layer, signals: frozenset[Signal]) -> None:
@@ -78,26 +89,86 @@ class Captured:
         self.name, self.shape, self.frozen, self.span = base.name, base.shape, base.frozen, base.span
         self.nnz = base.nnz
         self._active = base.active()
-        self._taken = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
-        self._top: Top | None = None
-        self._limit = 0
+        self._copies = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
+        self._tops: dict[AnySignal, tuple[Top, int]] = {}
 
-    def keep(self, found: Top, limit: int) -> None:
-        """Keep the strongest inactive gradients: at most ``limit`` will be asked for."""
-        self._top, self._limit = found, limit
+    def store_top(self, signal: AnySignal, top: Top, limit: int) -> None:
+        """Store the inactive positions of largest ``|signal|``, of which parts may read at most ``limit``."""
+        self._tops[signal] = (top, limit)
 
     def active(self) -> Tensor:
         """The active positions, which the step does not change."""
         return self._active
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The gradient and the sign as they were before the step; everything else as it is now."""
-        return self._taken[signal] if signal in self._taken else self.base.read(signal)
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
+        return self._copies[signal] if signal in self._copies else self.base.read(signal)
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
-        """The strongest inactive gradients as they were before the step."""
-        if signal is not Signal.GRAD or self._top is None:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+        """The ``k`` inactive positions of largest ``|signal|``; for gradients, as they were before the step."""
+        if signal not in self._tops:
             return self.base.top_inactive(signal, k, floor)
-        assert k <= self._limit, f"{self.name}: {k} candidates asked for, {self._limit} captured"
-        best = self._top.strongest(k)
-        return best.where(best.values >= floor)
+        top, limit = self._tops[signal]
+        if k > limit:
+            raise ValueError(
+                f"a part reads the {k} largest inactive values of {signal!r} in {self.name}, but only {limit} were "
+                "captured before the optimizer's step, as many as `most` of the drop and of the allocation allow"
+            )
+        largest = top.largest(k)
+        return largest.where(largest.values >= floor)
+
+
+class Declares(Protocol):
+    """A part that declares which signals it reads."""
+
+    @property
+    def signals(self) -> Iterable[AnySignal]: ...
+
+
+class PartView:
+    """A layer as one part may read it: reading a signal that the part does not declare in ``signals`` is an error.
+
+    Undeclared signals are not kept for the rewiring: a gradient would read as zero. ``limit``: how many of the inactive
+    positions the part may rank. A drop (``inactive=False``) may rank none.
+    """
+
+    def __init__(self, base: Layer, part: Declares, *, inactive: bool = True, limit: int | None = None) -> None:
+        self.base, self.part, self.inactive, self.limit = base, part, inactive, limit
+        self.name, self.shape, self.frozen, self.span = base.name, base.shape, base.frozen, base.span
+        self.nnz = base.nnz
+
+    def active(self) -> Tensor:
+        """The active positions."""
+        return self.base.active()
+
+    def read(self, signal: AnySignal) -> Tensor:
+        """The signal at the active positions."""
+        self._refuse_undeclared(signal, frozenset(self.part.signals) | basic_signals(self.part.signals))
+        return self.base.read(signal)
+
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+        """The ``k`` inactive positions of largest ``|signal|``."""
+        self._refuse_undeclared(signal, frozenset(self.part.signals))
+        if not self.inactive:
+            raise ValueError(f"{self.part!r} ranks inactive positions of {self.name}: a drop reads active weights only")
+        if not basic_signals([signal]) & {Signal.GRAD, Signal.MOMENTUM}:
+            raise ValueError(
+                f"{self.part!r} ranks inactive positions of {self.name} by {signal!r}, which is the same for all of "
+                "them: weights are zero there; rank by the gradient or the momentum"
+            )
+        if self.limit is not None and k > self.limit:
+            raise ValueError(
+                f"{self.part!r} reads the {k} largest inactive values of {signal!r} in {self.name}, but it has to grow "
+                f"{self.limit} weights there, and no more values are kept"
+            )
+        return self.base.top_inactive(signal, k, floor)
+
+    def _refuse_undeclared(self, signal: AnySignal, declared: frozenset[AnySignal]) -> None:
+        if signal not in declared:
+            listed = ", ".join(sorted(map(repr, self.part.signals))) or "none"
+            raise ValueError(
+                f"{self.part!r} reads {signal!r} of {self.name}, which it does not declare (its `signals`: {listed}). "
+                f"Add {signal!r} to its `signals`, so that it is kept for the rewiring"
+            )

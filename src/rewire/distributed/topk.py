@@ -34,17 +34,17 @@ class Shards:
         """The numbers of every rank."""
         return self.group.gather(numbers)
 
-    def best(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
         """Of each list, joined over the ranks, the part of its ``k`` largest that this process holds."""
         if not any(ks):
-            return [one.strongest(0) for one in tops]
-        near = [one.strongest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
+            return [one.largest(0) for one in tops]
+        near = [one.largest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
         return self._select(near, [one.values for one in near], list(range(len(tops))), ks)
 
     def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
         """The part of the ``k`` largest of all lists of all ranks that this process holds."""
         if k <= 0:
-            return [one.strongest(0) for one in tops]
+            return [one.largest(0) for one in tops]
         near = merge(tops, k, scales)
         factors = scales or [1.0] * len(near)
         scaled = [one.values if s == 1.0 else one.values / s for one, s in zip(near, factors, strict=True)]

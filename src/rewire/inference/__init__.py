@@ -1,1 +1,1 @@
-"""``rewire.pack``: a trained sparse model made fast for inference. Trace, fuse, lower, run."""
+"""``rewire.pack``: a trained sparse model made fast for inference. Trace, fold and fuse, pack, lower, run."""

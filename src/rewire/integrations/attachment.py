@@ -1,7 +1,7 @@
-"""What the callbacks share: a rewirer that is made when a trainer is ready for it, and follows its optimizers.
+"""What the callbacks share: attaching a rewirer when the trainer is ready, and moving it to the trainer's optimizer.
 
-Trainers load a checkpoint's weights before they have an optimizer, and the masks must exist by then. So a model may be
-made sparse under an optimizer that never steps; the rewirer turns to the real one as soon as there is one.
+Trainers load a checkpoint's weights before they create an optimizer, and the masks must exist by then. So a model can
+be made sparse with a placeholder optimizer that never steps; the rewirer moves to the real one once there is one.
 """
 
 import copy
@@ -39,7 +39,7 @@ class ModelHook:
 
 
 class Attachment:
-    """The method and the options of ``sparsify``, and the rewirer that they lead to."""
+    """The method and the options of ``sparsify``, and the rewirer that they result in."""
 
     def __init__(self, method: Method, options: dict[str, Any]) -> None:
         if not isinstance(method, Method):
@@ -51,18 +51,18 @@ class Attachment:
         self.when_sparse: Callable[[], None] | None = None  # called after the model was made sparse
         self._watched: nn.Module | None = None
 
-    def holds(self, model: nn.Module) -> bool:
-        """Whether this very model is sparse already."""
+    def is_attached_to(self, model: nn.Module) -> bool:
+        """Whether this very model has been made sparse already."""
         return self.rewirer is not None and not self.rewirer.removed and self.rewirer.model is unwrap(model)
 
     def prepare(self, model: nn.Module) -> None:
-        """Make the model sparse before there is an optimizer: masks exist, weights can be loaded."""
-        if not self.holds(model):
-            self._sparsify(model, _stand_in(unwrap(model)))
+        """Make the model sparse before there is an optimizer, so that a checkpoint with masks can be loaded."""
+        if not self.is_attached_to(model):
+            self._sparsify(model, _placeholder(unwrap(model)))
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
-        """Make the model sparse, unless it is, and let the optimizer's steps rewire it."""
-        if self.rewirer is not None and self.holds(model):
+        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer."""
+        if self.rewirer is not None and self.is_attached_to(model):
             self.rewirer.follow(optimizer)
             return self.rewirer
         return self._sparsify(model, optimizer)
@@ -86,7 +86,7 @@ class Attachment:
         model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
 
     def densities(self) -> dict[str, float]:
-        """What a trainer logs: the density of the network and of every layer."""
+        """Metrics to log: the density of the network and of every layer."""
         if self.rewirer is None:
             return {}
         layers = {f"density/{layer.name}": layer.density for layer in self.rewirer.layers}
@@ -115,6 +115,6 @@ def _copy_like(model: nn.Module, other: nn.Module) -> nn.Module:
     return copy.deepcopy(model).to(device).train(other.training)
 
 
-def _stand_in(model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer that holds all parameters, has no state and never steps."""
-    return torch.optim.SGD([*model.parameters(), nn.Parameter(torch.empty(0))], lr=0.0)  # SGD wants one at least
+def _placeholder(model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer over all parameters that has no state and never steps."""
+    return torch.optim.SGD([*model.parameters(), nn.Parameter(torch.empty(0))], lr=0.0)  # SGD needs at least one

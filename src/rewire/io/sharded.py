@@ -1,9 +1,9 @@
-"""Checkpoints of a run on one or many ranks, which any number of ranks can load. Nothing half-written is ever loaded.
+"""Checkpoints of a run on one or many ranks, which any number of ranks can load. A partial checkpoint is never loaded.
 
 A checkpoint is a folder ``step-000001200``: what ``torch.distributed.checkpoint`` writes (each rank its own shards),
-``run.json`` (the rewirer and what you add), and per rank a list of its files with their checksums. It is written under
-another name and renamed when every rank is done. Loading looks at the newest first and, with a warning, falls back on
-the one before if a file of it is missing or damaged.
+``run.json`` (the rewirer's state and the user's ``extra``), and per rank a list of its files with their checksums. It
+is written under another name and renamed when every rank is done. Loading tries the newest checkpoint first; if one of
+its files is missing or damaged, it warns and tries the previous checkpoint.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def save(
     extra: dict[str, Any] | None = None,
     keep: int = 2,
 ) -> Path:
-    """Write a checkpoint, then remove all but the newest ``keep``. All ranks call it; all raise if one of them fails.
+    """Write a checkpoint, then remove all but the newest ``keep``. All ranks call it; if one fails, all raise.
 
     ``extra``: plain values that come back from ``load_latest``, such as a scheduler's ``state_dict``.
     """
@@ -54,18 +54,18 @@ def save(
     folder = Path(folder)
     final, partial = folder / f"step-{step:09d}", folder / f"partial-{step:09d}"
     tensors, plain = _state(model, optimizer, rewirer)
-    text = json.dumps({"step": step, "rewirer": plain, "extra": extra or {}})
-    _together(lambda: _make_empty(partial) if _rank() == 0 else None, "make room for a checkpoint")
+    run = json.dumps({"step": step, "rewirer": plain, "extra": extra or {}})
+    _on_every_rank(lambda: _make_empty(partial) if _rank() == 0 else None, "make room for a checkpoint")
     try:
-        _together(lambda: _write(partial, tensors, text), f"write the checkpoint of step {step}")
-        _together(lambda: _rename(partial, final) if _rank() == 0 else None, "complete the checkpoint")
+        _on_every_rank(lambda: _write(partial, tensors, run), f"write the checkpoint of step {step}")
+        _on_every_rank(lambda: _rename(partial, final) if _rank() == 0 else None, "complete the checkpoint")
     except BaseException:
         if _rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
         raise
     if _rank() == 0:
-        for old in complete(folder)[keep:]:
-            shutil.rmtree(old, ignore_errors=True)
+        for outdated in complete(folder)[keep:]:
+            shutil.rmtree(outdated, ignore_errors=True)
     return final
 
 
@@ -73,26 +73,26 @@ def load_latest(
     folder: str | Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
 ) -> Loaded | None:
     """Load the newest checkpoint that is whole, or return ``None`` if there is none yet. All ranks call it."""
-    found = _from_first(complete(Path(folder)))
-    for path in found:
-        damaged = _damaged(path)
-        if not damaged:
+    checkpoints = _broadcast(complete(Path(folder)))
+    for path in checkpoints:
+        damage = _find_damage(path)
+        if not damage:
             return _load(path, model, optimizer, rewirer)
-        warnings.warn(f"the checkpoint {path} is damaged ({damaged}): the one before it is used", stacklevel=2)
-    if found:
+        warnings.warn(f"the checkpoint {path} is damaged ({damage}): the one before it is used", stacklevel=2)
+    if checkpoints:
         raise RuntimeError(f"no checkpoint in {folder} is whole: remove the folder to begin anew")
     return None
 
 
 def complete(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first; those that were never completed are not among them."""
+    """The checkpoints in a folder, newest first, without those that were never completed."""
     return sorted(folder.glob("step-*"), reverse=True)
 
 
 def _state(
     model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors, some of them spread over the ranks, and plain values."""
+    """The state of a run: tensors, which may be sharded, and plain values that JSON can hold."""
     if not rewirer.store.keeps_shapes:
         raise ValueError(
             "the shapes of a packed model change with its topology, which torch.distributed.checkpoint cannot load: "
@@ -100,24 +100,25 @@ def _state(
         )
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
-    optimizer_state = get_optimizer_state_dict(model, optimizer)  # first: it may have to make the state up
+    optimizer_state = get_optimizer_state_dict(model, optimizer)  # first: it may have to create the state
     plain = rewirer.state_dict()
     tensors = {"model": get_model_state_dict(model), "optimizer": optimizer_state, "averages": plain.pop("averages")}
     plain["history"]["counts"] = plain["history"]["counts"].tolist()
     return tensors, plain
 
 
-def _write(path: Path, tensors: dict[str, Any], text: str) -> None:
+def _write(path: Path, tensors: dict[str, Any], run: str) -> None:
+    """Write this rank's shards and the list of its files; rank 0 also writes ``run.json``."""
     from torch.distributed.checkpoint.state_dict_saver import save as write
 
-    with _alone_is_fine():
-        write(tensors, checkpoint_id=path, no_dist=not _several())
-    mine = [one for one in path.glob(f"__{_rank()}_*") if one.is_file()]
+    with _single_process_allowed():
+        write(tensors, checkpoint_id=path, no_dist=not _is_distributed())
+    own_files = [file for file in path.glob(f"__{_rank()}_*") if file.is_file()]
     if _rank() == 0:
-        _write_text(path / RUN, text)
-        mine += [path / RUN, path / ".metadata"]
-    files = {one.name: [one.stat().st_size, _digest(one)] for one in mine}
-    _write_text(path / f"files-{_rank()}.json", json.dumps({"ranks": _ranks(), "files": files}))
+        _write_text(path / RUN, run)
+        own_files += [path / RUN, path / ".metadata"]
+    files = {file.name: [file.stat().st_size, _digest(file)] for file in own_files}
+    _write_text(path / f"files-{_rank()}.json", json.dumps({"ranks": _world_size(), "files": files}))
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer) -> Loaded:
@@ -125,8 +126,8 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rewire
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
     tensors, _ = _state(model, optimizer, rewirer)
-    with _alone_is_fine():
-        read(tensors, checkpoint_id=path, no_dist=not _several())
+    with _single_process_allowed():
+        read(tensors, checkpoint_id=path, no_dist=not _is_distributed())
     run = json.loads((path / RUN).read_text())
     set_model_state_dict(model, tensors["model"])
     set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
@@ -136,42 +137,43 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rewire
     return Loaded(run["step"], path, run["extra"])
 
 
-def _damaged(path: Path) -> str:
-    """What is wrong with a checkpoint, or nothing. The ranks share the work, and all hear the same."""
-    wrong = ""
+def _find_damage(path: Path) -> str:
+    """What is wrong with a checkpoint, or ``""``. Each rank reads a part of the files, and all return the same."""
+    damage = ""
     try:
-        ranks = json.loads((path / "files-0.json").read_text())["ranks"]
-        for writer in range(_rank(), ranks, _ranks()):
+        writers = json.loads((path / "files-0.json").read_text())["ranks"]
+        for writer in range(_rank(), writers, _world_size()):
             listed = json.loads((path / f"files-{writer}.json").read_text())["files"]
             for name, (size, digest) in listed.items():
-                one = path / name
-                if one.stat().st_size != size or _digest(one) != digest:
-                    wrong = f"{name} is not what was written"
+                file = path / name
+                if file.stat().st_size != size or _digest(file) != digest:
+                    damage = f"{name} is not what was written"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        wrong = f"{type(error).__name__}: {error}"
-    return next((one for one in _from_all(wrong) if one), "")
+        damage = f"{type(error).__name__}: {error}"
+    return next(filter(None, _gather(damage)), "")
 
 
 @contextlib.contextmanager
-def _alone_is_fine() -> Iterator[None]:
+def _single_process_allowed() -> Iterator[None]:
+    """Silence the warning that ``torch.distributed.checkpoint`` gives outside of a process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield
 
 
-def _together(act: Any, what: str) -> None:
-    """Do something on every rank; if it fails on one, raise on all."""
+def _on_every_rank(action: Callable[[], None], description: str) -> None:
+    """Run ``action``, on every rank; if it fails on one rank, raise on all."""
     failure: BaseException | None = None
     try:
-        act()
+        action()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # torch's CheckpointException is not an Exception
         failure = error
-    said = _from_all("" if failure is None else f"{type(failure).__name__}: {failure}")
-    other = next((f"rank {rank}: {one.strip().splitlines()[-1]}" for rank, one in enumerate(said) if one), "")
-    if other:
-        raise RuntimeError(f"could not {what} ({other}); what was saved before is intact") from failure
+    messages = _gather("" if failure is None else f"{type(failure).__name__}: {failure}")
+    first = next((f"rank {rank}: {text.strip().splitlines()[-1]}" for rank, text in enumerate(messages) if text), "")
+    if first:
+        raise RuntimeError(f"could not {description} ({first}); what was saved before is intact") from failure
 
 
 def _make_empty(path: Path) -> None:
@@ -180,7 +182,7 @@ def _make_empty(path: Path) -> None:
 
 
 def _rename(partial: Path, final: Path) -> None:
-    if final.exists():  # the same step again, after falling back on an earlier one
+    if final.exists():  # the same step again, after loading an earlier checkpoint
         shutil.rmtree(final)
     partial.rename(final)
     folder = os.open(final.parent, os.O_RDONLY)
@@ -202,28 +204,30 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _several() -> bool:
+def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _rank() -> int:
-    return dist.get_rank() if _several() else 0
+    return dist.get_rank() if _is_distributed() else 0
 
 
-def _ranks() -> int:
-    return dist.get_world_size() if _several() else 1
+def _world_size() -> int:
+    return dist.get_world_size() if _is_distributed() else 1
 
 
-def _from_all(said: str) -> list[str]:
-    everyone: list[Any] = [said] * _ranks()
-    if _several():
-        dist.all_gather_object(everyone, said)
-    return everyone
+def _gather(text: str) -> list[str]:
+    """The texts of all ranks, in the order of the ranks."""
+    texts: list[Any] = [text] * _world_size()
+    if _is_distributed():
+        dist.all_gather_object(texts, text)
+    return texts
 
 
-def _from_first(paths: list[Path]) -> list[Path]:
-    said: list[Any] = [paths]
-    if _several():
-        dist.broadcast_object_list(said, src=0)
-    first: list[Path] = said[0]
-    return first
+def _broadcast(paths: list[Path]) -> list[Path]:
+    """The paths that rank 0 has: folders may look different to ranks on other machines."""
+    message: list[Any] = [paths]
+    if _is_distributed():
+        dist.broadcast_object_list(message, src=0)
+    received: list[Path] = message[0]
+    return received

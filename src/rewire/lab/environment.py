@@ -1,4 +1,4 @@
-"""What a result depends on besides its run: versions and hardware."""
+"""Versions and hardware, which a result depends on besides its run."""
 
 import platform
 from pathlib import Path

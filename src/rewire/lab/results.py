@@ -1,14 +1,16 @@
 """What a run leaves on disk, written atomically and readable by other tools: JSON, JSON lines, safetensors.
 
-``runs/<experiment>/<id>/`` holds::
+The folder of a run, ``runs/<experiment>/<its name>/``, holds::
 
-    run.json                 the Run, the version of the library and when it began
+    run.json                 the Run, and the versions and the machine it began with
     metrics.jsonl            one line per epoch
-    checkpoint.safetensors   to go on from, while the run is not finished
+    checkpoint.safetensors   everything to resume from
     topology.safetensors     the final masks, by layer
-    result.json              the outcome; a run with this file is finished and never repeated
+    result.json              the outcome; a run with this file is finished and never trained again
     error.json               the traceback of the last failure, if it failed
-    lock                     held by the process that works on it
+    lock                     locked by the process that trains it
+
+The folder of a sweep holds ``sweep.json`` with the runs that are planned, and a folder for each run that has begun.
 """
 
 import fcntl
@@ -19,17 +21,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 from rewire.io.files import UNFINISHED, unfinished
+from rewire.lab import references
 from rewire.lab.run import Run
 
-Status = Literal["done", "running", "failed", "waiting"]
+Status = Literal["done", "running", "failed", "planned"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run as found on disk."""
+    """A run as it is on disk; one that is only planned has no folder yet."""
 
     run: Run
     folder: Path
@@ -38,23 +42,45 @@ class Record:
     result: dict[str, Any] | None
     error: str | None
 
+    @property
+    def missing_code(self) -> str:
+        """What is wrong with the run's own code, such as ``drop.py:mine is missing``; nothing if all is there."""
+        states = ((one.name, references.state(one)) for one in self.run.code)
+        return ", ".join(f"{name} {state}" for name, state in states if state)
+
 
 class BusyError(RuntimeError):
-    """Another process works on this run."""
+    """Another process trains this run."""
+
+
+def folder_of(directory: Path, run: Run) -> Path:
+    """The folder of a run in the folder of its sweep. Earlier versions named it after the run's id."""
+    old = directory / run.id
+    return old if old.exists() else directory / run.folder_name
 
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """Work on a run alone. The lock goes with the process, however it ends; what a killed one left half is removed."""
+    """Lock a run's folder. The lock ends with the process; files that a killed process left unfinished are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError(f"another process works on {folder}: wait for it or stop it") from error
+            raise BusyError(_busy(folder)) from error
         for leftover in folder.glob(f"{UNFINISHED}*"):
             leftover.unlink(missing_ok=True)
         yield
+
+
+def refuse_busy(folder: Path) -> None:
+    """Raise if another process has locked a run's folder."""
+    if _is_locked(folder):
+        raise BusyError(_busy(folder))
+
+
+def _busy(folder: Path) -> str:
+    return f"another process works on {folder}: wait for it or stop it"
 
 
 @contextmanager
@@ -67,19 +93,19 @@ def atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """JSON, atomically."""
+    """Write JSON atomically."""
     with atomically(path) as file:
         file.write(json.dumps(_strict(content), indent=1, allow_nan=False).encode())
 
 
 def write_with(path: Path, write: Callable[[str], None]) -> None:
-    """Atomically, by a function that wants a file name (matplotlib, safetensors)."""
+    """Write atomically with a function that takes a file name (matplotlib, safetensors)."""
     with unfinished(path) as temporary:
         write(str(temporary))
 
 
 def write_metrics(folder: Path, metrics: list[dict[str, Any]]) -> None:
-    """All epochs so far: a resumed run must not leave lines of epochs that it repeats."""
+    """Write all epochs so far, so that a resumed run leaves no lines of epochs that it trains again."""
     with atomically(folder / "metrics.jsonl") as file:
         file.write("".join(json.dumps(_strict(line), allow_nan=False) + "\n" for line in metrics).encode())
 
@@ -94,7 +120,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_record(folder: Path) -> Record:
-    """One run; a damaged folder gets an error that names the file."""
+    """Read one run; a damaged folder gets an error that names the file."""
     run = Run.from_dict(read_json(folder / "run.json")["run"])
     result = read_json(folder / "result.json") if (folder / "result.json").exists() else None
     error = read_json(folder / "error.json")["traceback"] if (folder / "error.json").exists() else None
@@ -102,13 +128,31 @@ def read_record(folder: Path) -> Record:
 
 
 def read_records(directory: Path) -> list[Record]:
-    """All runs below a directory, in a stable order; an error if it holds none."""
+    """All runs below a directory that have begun, in a stable order; an error if it holds none."""
+    return _read_all(directory, planned=False)
+
+
+def read_plan(directory: Path) -> list[Record]:
+    """All runs below a directory, those that a sweep has planned included."""
+    return _read_all(directory, planned=True)
+
+
+def _read_all(directory: Path, *, planned: bool) -> list[Record]:
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} is not a folder of results: it does not exist")
-    folders = sorted(path.parent for path in directory.rglob("run.json"))
-    if not folders:
+    records = [read_record(path.parent) for path in sorted(directory.rglob("run.json"))]
+    if planned:
+        begun = {record.run.id for record in records}
+        for path in sorted(directory.rglob("sweep.json")):
+            runs = [Run.from_dict(values) for values in read_json(path).get("plan", [])]
+            records += [
+                Record(run, folder_of(path.parent, run), "planned", [], None, None)
+                for run in runs
+                if run.id not in begun
+            ]
+    if not records:
         raise FileNotFoundError(f"{directory} holds no runs (no run.json below it): give the folder of a sweep")
-    return [read_record(folder) for folder in folders]
+    return records
 
 
 def _status(folder: Path, result: object, error: object) -> Status:
@@ -116,11 +160,11 @@ def _status(folder: Path, result: object, error: object) -> Status:
         return "done"
     if _is_locked(folder):
         return "running"
-    return "failed" if error is not None else "waiting"
+    return "failed" if error is not None else "planned"
 
 
 def _strict(value: Any) -> Any:
-    """The same without numbers that JSON does not have: a diverged loss becomes null."""
+    """The same without numbers that JSON does not have: a loss of NaN or infinity becomes null."""
     if isinstance(value, dict):
         return {key: _strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

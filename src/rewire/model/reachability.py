@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from rewire.core.layer import LayerSpec
 from rewire.model.select import endpoints, units
+from rewire.model.state_names import MASK, POSITIONS
 
 REMEDY = "Use a connected start (start='connected-erk') with init='fan_in'."
 ALL = torch.ones(1, dtype=torch.bool)  # every channel of a value whose number of channels is not known
@@ -77,8 +78,10 @@ def unreachable_units(model: nn.Module, wiring: Wiring) -> dict[str, tuple[int, 
 
 def _propagate(model: nn.Module, wiring: Wiring) -> tuple[dict[str, tuple[Tensor, Tensor]], list[Tensor]]:
     """What reaches each layer and what leaves it, by name; and what reaches the outputs."""
-    # Tracing runs the user's forward: on a copy that shares the tensors, and without touching the global generator.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    # Tracing runs the user's forward, which may change buffers: it runs on a copy, without touching the global
+    # generator. The copy shares what is large and not changed by a forward: the weights and their topology.
+    topology = (buffer for name, buffer in model.named_buffers() if name.endswith((MASK, POSITIONS)))
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *topology)}
     with torch.random.fork_rng(devices=[]):
         graph = fx.Tracer().trace(copy.deepcopy(model, shared))
     modules = dict(model.named_modules())

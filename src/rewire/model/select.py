@@ -93,6 +93,11 @@ def _spec(name: str, module: nn.Module, weight: nn.Parameter) -> LayerSpec:
     return LayerSpec(name, torch.Size(shape), int(getattr(module, "groups", 1)), transposed)
 
 
+def names_matching(what: str, patterns: Pattern | Sequence[Pattern], model: nn.Module) -> set[str]:
+    """The names of the Conv and Linear layers that match; ``what``: the argument to name if a pattern matches none."""
+    return _matching(what, patterns, conv_and_linear(model))
+
+
 def _matching(
     what: str, patterns: Pattern | Sequence[Pattern], candidates: Iterable[tuple[str, nn.Module]]
 ) -> set[str]:

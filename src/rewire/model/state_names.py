@@ -1,5 +1,5 @@
-"""The names under which a layer's topology is found in its module's buffers and in a ``state_dict``."""
+"""The names of ``rewire.core.state_names``, which stores and files use."""
 
-MASK_SUFFIX = "_mask"  # follows the name of a weight
-MASK = "weight" + MASK_SUFFIX
-POSITIONS = "weight_positions"
+from rewire.core.state_names import MASK as MASK
+from rewire.core.state_names import MASK_SUFFIX as MASK_SUFFIX
+from rewire.core.state_names import POSITIONS as POSITIONS

@@ -1,59 +1,69 @@
-"""Twins of batch norm, ReLU, pooling and ``nn.Sequential`` that keep the batch innermost and read maps less often.
+"""Batch norm, ReLU, pooling and flatten in HWCN layout: N, C, H, W tensors with [H, W, C, N] in memory.
 
-In a ``nn.Sequential`` the output of a module goes to the next one and nowhere else. So a convolution can take the
-moments for the batch norm behind it, and batch norm can apply the ReLU behind it, unless a hook watches a module.
+The packed convolutions read and write this layout. torch's elementwise operations keep it, but its batch norm and
+pooling convert to NCHW, which costs more than a sparse layer computes. The modules here keep the layout. Each one
+computes what the torch module of the same name computes and hands over to it for inputs that the kernels do not cover.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from rewire.kernels.batch import norm, ops, pooling
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.geometry import is_batch_innermost
-from rewire.nn.packed import Packed, PackedConv2d, pair
+from rewire.nn.coverage import pair
+from rewire.nn.packed import NO_RELU
 
 
-class InnermostBatchNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` that keeps the batch innermost; anything unusual goes to torch's own."""
+class HwcnBatchNorm2d(nn.BatchNorm2d):
+    """``nn.BatchNorm2d`` in HWCN layout."""
 
-    def knows(self, x: Tensor) -> bool:
-        """Whether the kernel computes this."""
+    def has_kernel_for(self, x: Tensor) -> bool:
+        """Whether the kernels can normalise ``x``; otherwise torch does."""
         return is_batch_innermost(x) and self.affine and ops.is_fast(x, self.weight) and x.numel() > x.shape[1]
 
     @property
-    def uses_batch(self) -> bool:
-        """Whether the moments are those of the batch, and not the running ones."""
+    def uses_batch_moments(self) -> bool:
+        """Whether mean and variance are those of the batch, not the running ones."""
         return self.training or self.running_mean is None
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise, and move the running statistics while training."""
-        if not self.knows(input):
-            plain: Tensor = super().forward(input)
-            return plain
-        return self.run(input) if self.uses_batch else self._evaluate(input)
+        """Normalise every channel."""
+        if not self.has_kernel_for(input):
+            y: Tensor = super().forward(input)
+            return y
+        return self.normalize_batch(input) if self.uses_batch_moments else self._normalize_by_running_moments(input)
 
-    def run(self, x: Tensor, limit: float = -1.0, found: Moments | None = None, pool: bool = False) -> Tensor:
-        """Over the batch, with the ReLU and the pooling that follow; ``found``: the moments, where they are known."""
+    def normalize_batch(
+        self, x: Tensor, relu_limit: float = NO_RELU, moments: Moments | None = None, max_pool: bool = False
+    ) -> Tensor:
+        """Normalise by the moments of the batch and update the running ones, all in one pass over ``x``.
+
+        ``relu_limit``: apply the ReLU that follows as well. ``moments``: mean and variance of ``x``, if the convolution
+        before has computed them already. ``max_pool``: apply the 2x2 max pooling behind the ReLU as well.
+        """
         y: Tensor
         if ops.is_eager(x, self.weight):
-            y, (mean, variance) = norm.batch_norm(x, self.weight, self.bias, self.eps, limit, found, pool)
+            y, (mean, variance) = norm.batch_norm(x, self.weight, self.bias, self.eps, relu_limit, moments, max_pool)
         else:
             y, mean, variance = norm.operator(x, self.weight, self.bias, self.eps)
         if self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                assert self.num_batches_tracked is not None
-                self.num_batches_tracked.add_(1)
-                share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-                count = x.numel() / x.shape[1]
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * (count / (count - 1)), share)
+            self._update_running_moments(self.running_mean, self.running_var, mean, variance, x.numel() / x.shape[1])
         return y
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _update_running_moments(
+        self, running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: float
+    ) -> None:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(variance * (count / (count - 1)), momentum)  # torch keeps the unbiased variance
+
+    def _normalize_by_running_moments(self, x: Tensor) -> Tensor:
         assert self.running_mean is not None
         assert self.running_var is not None
         scale = self.weight * (self.running_var + self.eps).rsqrt()
@@ -62,199 +72,111 @@ class InnermostBatchNorm2d(nn.BatchNorm2d):
 
 
 def _relu(x: Tensor, limit: float) -> Tensor | None:
-    """The kernel's ReLU where it is of use: maps whose memory is worth using again."""
-    known = is_batch_innermost(x) and ops.is_eager(x) and ops.is_fast(x)
-    return norm.relu(x, limit) if known else None
+    """``x`` clamped to [0, limit] in memory from the pool; ``None`` where the kernel does not apply."""
+    covered = is_batch_innermost(x) and ops.is_eager(x) and ops.is_fast(x)
+    return norm.relu(x, limit) if covered else None
 
 
-class InnermostReLU(nn.ReLU):
-    """``nn.ReLU`` in memory that is used again."""
+class HwcnReLU(nn.ReLU):
+    """``nn.ReLU`` whose output takes memory from the pool of activations."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """At least zero."""
+        """``max(input, 0)``."""
         y = None if self.inplace else _relu(input, math.inf)
         return super().forward(input) if y is None else y
 
 
-class InnermostReLU6(nn.ReLU6):
-    """``nn.ReLU6`` in memory that is used again."""
+class HwcnReLU6(nn.ReLU6):
+    """``nn.ReLU6`` whose output takes memory from the pool of activations."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """At least zero and at most six."""
+        """``min(max(input, 0), 6)``."""
         y = None if self.inplace else _relu(input, 6.0)
         return super().forward(input) if y is None else y
 
 
-class InnermostMaxPool2d(nn.MaxPool2d):
-    """``nn.MaxPool2d`` that keeps the batch innermost."""
+class HwcnMaxPool2d(nn.MaxPool2d):
+    """``nn.MaxPool2d`` in HWCN layout."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The largest under each window."""
-        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
-            y: Tensor = pooling.max_pool2d(input, window_of(self))
+        """The maximum of each window."""
+        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+            y: Tensor = pooling.max_pool2d(input, pool_window(self))
         else:
             y = super().forward(input)
         return y
 
 
-class InnermostAvgPool2d(nn.AvgPool2d):
-    """``nn.AvgPool2d`` that keeps the batch innermost."""
+class HwcnAvgPool2d(nn.AvgPool2d):
+    """``nn.AvgPool2d`` in HWCN layout."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The mean under each window."""
-        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
-            y: Tensor = pooling.avg_pool2d(input, window_of(self), self.count_include_pad)
+        """The mean of each window."""
+        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+            y: Tensor = pooling.avg_pool2d(input, pool_window(self), self.count_include_pad)
         else:
             y = super().forward(input)
         return y
 
 
-class InnermostAdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
-    """``nn.AdaptiveAvgPool2d`` that keeps the batch innermost where it takes the mean of the whole map."""
+class HwcnAdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
+    """``nn.AdaptiveAvgPool2d`` in HWCN layout, for an output of one pixel; torch computes other sizes."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The mean under each window."""
-        if is_plain(self) and is_batch_innermost(input) and ops.is_fast(input):
-            y: Tensor = pooling.avg_pool2d(input, [*input.shape[2:], *input.shape[2:], 0, 0], True)
+        """The mean of each window."""
+        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+            height_width = input.shape[2:]
+            y: Tensor = pooling.avg_pool2d(input, [*height_width, *height_width, 0, 0], True)
         else:
             y = super().forward(input)
         return y
 
 
-class InnermostFlatten(nn.Flatten):
-    """``nn.Flatten`` that keeps the batch innermost, for the linear layer that follows."""
+class HwcnFlatten(nn.Flatten):
+    """``nn.Flatten`` whose output keeps the batch innermost: an (N, C * H * W) tensor with [C * H * W, N] in memory."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """All but the batch in one dimension."""
+        """All dimensions but the batch as one."""
         if (self.start_dim, self.end_dim) == (1, -1) and is_batch_innermost(input) and len(input) > 1:
             return input.permute(1, 2, 3, 0).reshape(-1, len(input)).t()
         y: Tensor = super().forward(input)
         return y
 
 
-class InnermostLinear(nn.Linear):
-    """A dense ``nn.Linear`` behind packed layers, for inference: torch is slow where the batch is innermost."""
+class HwcnLinear(nn.Linear):
+    """A dense ``nn.Linear`` behind packed layers, for inference: torch is slow on inputs with the batch innermost."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The same product the other way round: weight times input, whose rows are whole then."""
+        """``weight @ input.t()``, whose operands are both contiguous, instead of ``input @ weight.t()``."""
         if input.dim() != 2 or len(input) == 1 or not input.t().is_contiguous():
-            plain: Tensor = super().forward(input)
-            return plain
+            y: Tensor = super().forward(input)
+            return y
         y = self.weight @ input.t() if self.bias is None else torch.addmm(self.bias[:, None], self.weight, input.t())
         return y.t()
 
 
-class InnermostSequential(nn.Sequential):
-    """``nn.Sequential`` that runs what belongs together in one go."""
+def add_relu(x: Tensor, other: Tensor, relu_limit: float) -> Tensor:
+    """``x + other``, clamped to [0, relu_limit] unless the limit is negative: the end of a residual block.
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Module after module."""
-        modules, y = list(self._modules.values()), input
-        at = 0
-        while at < len(modules):
-            y, taken = _run(modules[at : at + 4], y)
-            at += taken
-        return y
-
-
-def _run(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
-    """The output of as many of the modules as run in one go, and their number."""
-    first, rest = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or not is_alone(first):
-        return first(x), 1
-    if isinstance(first, PackedConv2d) and rest and isinstance(rest[0], InnermostBatchNorm2d):
-        return _conv_norm(first, rest[0], rest[1:], x)
-    if isinstance(first, InnermostBatchNorm2d) and first.knows(x) and first.uses_batch:
-        return _norm_on(first, rest, x)
-    if isinstance(first, Packed) and first.tape is None and first.limit < 0:
-        limit = relu_limit(rest)
-        return first.run(x, limit), 1 + (limit >= 0)
-    return first(x), 1
-
-
-def _conv_norm(
-    conv: PackedConv2d, after: InnermostBatchNorm2d, rest: Sequence[nn.Module], x: Tensor
-) -> tuple[Tensor, int]:
-    """A convolution that takes the moments, and the batch norm that uses them."""
-    outputs = conv.geometry.shape[0]
-    fits = x.dim() == 4 and len(x) > 1 and after.affine and after.num_features == outputs and ops.is_fast(conv.weight)
-    if not (fits and after.uses_batch and is_alone(after) and ops.is_fast(after.weight)):
-        return conv(x), 1
-    found = x.new_empty(outputs), x.new_empty(outputs)
-    y, taken = _norm_on(after, rest, conv.run(x, conv.limit, found), found)
-    return y, taken + 1
-
-
-def _norm_on(
-    first: InnermostBatchNorm2d, rest: Sequence[nn.Module], x: Tensor, found: Moments | None = None
-) -> tuple[Tensor, int]:
-    """Batch norm with the ReLU behind it, if there is one, and with the halving of the map behind that."""
-    limit = relu_limit(rest)
-    pool = limit >= 0 and len(rest) > 1 and _halves(rest[1], x)
-    return first.run(x, limit, found, pool), 1 + (limit >= 0) + pool
-
-
-def _halves(module: nn.Module, x: Tensor) -> bool:
-    """Whether a module takes the largest of every 2x2 pixels, and leaves none over."""
-    if type(module) is not InnermostMaxPool2d or not is_alone(module) or x.shape[2] % 2 or x.shape[3] % 2:
-        return False
-    return is_plain(module) and window_of(module) == [2, 2, 2, 2, 0, 0]
-
-
-def relu_limit(modules: Sequence[nn.Module]) -> float:
-    """The upper limit of the ReLU that comes first, below zero if there is none."""
-    kind = type(modules[0]) if modules and is_alone(modules[0]) else None
-    if kind in (nn.ReLU, InnermostReLU):
-        return math.inf
-    return 6.0 if kind in (nn.ReLU6, InnermostReLU6) else -1.0
-
-
-def is_alone(module: nn.Module) -> bool:
-    """Whether no hook sees what goes in or comes out."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not any(hooks) and not _has_any_global_hook()
-
-
-def add_relu(x: Tensor, other: Tensor, limit: float) -> Tensor:
-    """``x + other``, clamped to [0, limit] unless that is below zero."""
-    if _alike(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
-        return norm.activate(x, other, limit)
+    >>> add_relu(torch.tensor([1.0, -3.0]), torch.tensor([1.0, 1.0]), math.inf)
+    tensor([2., 0.])
+    """
+    if _share_layout(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
+        return norm.activate(x, other, relu_limit)
     y = x + other
-    return y.clamp(0, limit) if limit >= 0 else y
+    return y.clamp(0, relu_limit) if relu_limit >= 0 else y
 
 
-def _alike(x: object, other: object) -> bool:
-    """Whether two maps lie in memory alike, without gaps, where the kernel can take them."""
+def _share_layout(x: object, other: object) -> bool:
+    """Whether two activations have the same shape and strides, without gaps, and the kernels can read them."""
     if not (isinstance(x, Tensor) and isinstance(other, Tensor) and ops.is_eager(x, other) and ops.is_fast(x, other)):
         return False
-    dense = is_batch_innermost(x) or x.is_contiguous()
-    return dense and x.shape == other.shape and x.stride() == other.stride()
+    without_gaps = is_batch_innermost(x) or x.is_contiguous()
+    return without_gaps and x.shape == other.shape and x.stride() == other.stride()
 
 
-TWINS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Sequential: InnermostSequential,
-    nn.ReLU: InnermostReLU,
-    nn.ReLU6: InnermostReLU6,
-    nn.BatchNorm2d: InnermostBatchNorm2d,
-    nn.MaxPool2d: InnermostMaxPool2d,
-    nn.AvgPool2d: InnermostAvgPool2d,
-    nn.AdaptiveAvgPool2d: InnermostAdaptiveAvgPool2d,
-    nn.Flatten: InnermostFlatten,
-}
-
-
-def keep_innermost(module: nn.Module) -> None:
-    """In place: let a module keep the batch innermost, if it has a twin that does."""
-    module.__class__ = TWINS.get(type(module), type(module))
-
-
-def leave_innermost(module: nn.Module) -> None:
-    """In place: torch's own module again, if this is a twin."""
-    module.__class__ = next((plain for plain, twin in TWINS.items() if type(module) is twin), type(module))
-
-
-def is_plain(pool: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) -> bool:
-    """Whether the kernels compute this pooling."""
+def has_pool_kernel(pool: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) -> bool:
+    """Whether the kernels compute a pooling with these settings."""
     if isinstance(pool, nn.AdaptiveAvgPool2d):
         return pool.output_size in (1, (1, 1))
     if isinstance(pool, nn.AvgPool2d):
@@ -262,6 +184,6 @@ def is_plain(pool: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) -> bool:
     return not (pool.ceil_mode or pool.return_indices) and pair(pool.dilation) == (1, 1)
 
 
-def window_of(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:
-    """Size, stride and padding."""
+def pool_window(pool: nn.MaxPool2d | nn.AvgPool2d) -> list[int]:
+    """Height and width of the window, the stride and the padding of a pooling, as the kernels take them."""
     return [*pair(pool.kernel_size), *pair(pool.stride), *pair(pool.padding)]

@@ -1,7 +1,11 @@
-"""The parts that methods are composed of, one question a file. People who write parts of their own start here.
+"""The parts that a method is composed of; each file answers one question. To write a part of your own, start here.
 
-``start``: where are the weights at first? ``density``: how many are there? ``schedule``: when do they move? ``drop``:
-which go? ``allocate``: how many does each layer get back? ``grow``: which come alive? ``birth``: with what value?
+``start``: where are the first weights? ``density``: how many weights are there? ``schedule``: when is the network
+rewired, and how much of it? ``drop``: which weights are removed? ``allocate``: how many does each layer get back?
+``grow``: which positions become active? ``birth``: with what values?
+
+The interfaces are in ``rewire.core.protocols``. ``apportion`` divides a budget exactly; ``Gather`` and ``Select``
+declare what a part sends to other ranks.
 """
 
 from rewire.parts.allocate import GlobalTop as GlobalTop
@@ -10,6 +14,8 @@ from rewire.parts.allocate import Proportional as Proportional
 from rewire.parts.apportion import apportion as apportion
 from rewire.parts.birth import RandomSign as RandomSign
 from rewire.parts.birth import Tiny as Tiny
+from rewire.parts.collectives import Gather as Gather
+from rewire.parts.collectives import Select as Select
 from rewire.parts.density import Constant as Constant
 from rewire.parts.density import Cosine as Cosine
 from rewire.parts.density import Cubic as Cubic
@@ -22,6 +28,10 @@ from rewire.parts.grow import Mix as Mix
 from rewire.parts.grow import Strongest as Strongest
 from rewire.parts.schedule import Never as Never
 from rewire.parts.schedule import Periodic as Periodic
+from rewire.parts.scores import GradientAverage as GradientAverage
+from rewire.parts.scores import Saliency as Saliency
+from rewire.parts.scores import Score as Score
+from rewire.parts.scores import WeightPlusGradient as WeightPlusGradient
 from rewire.parts.start import STARTS as STARTS
 from rewire.parts.start import Connected as Connected
 from rewire.parts.start import Dense as Dense
@@ -35,3 +45,6 @@ from rewire.parts.start import erdos_renyi as erdos_renyi
 from rewire.parts.start import erdos_renyi_kernel as erdos_renyi_kernel
 from rewire.parts.start import explicit as explicit
 from rewire.parts.start import uniform as uniform
+from rewire.parts.start_from_weights import Given as Given
+from rewire.parts.start_from_weights import Magnitude as Magnitude
+from rewire.parts.start_from_weights import Nonzero as Nonzero

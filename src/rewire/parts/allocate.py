@@ -1,42 +1,48 @@
-"""How many weights each layer gets back: whole numbers that sum to ``n`` and never exceed a layer's room."""
+"""Allocation: how many new weights each layer gets. Integers that sum to ``n``, none above its layer's room."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rewire.core.across_layers import means, strongest
+from rewire.core.across_layers import largest_inactive, mean_magnitudes
 from rewire.core.layer import Context, Layer, Signal
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal, basic_signals
 from rewire.core.topology import Top
 from rewire.core.views import Edited
 from rewire.parts.apportion import apportion
+from rewire.parts.collectives import Collectives, Gather, Select
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """Every layer gets back what it lost (in proportion to it, while the density falls)."""
+    """Every layer gets back as many weights as it lost; while the density falls, in proportion to what it lost."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """Nothing."""
+    def signals(self) -> frozenset[AnySignal]:
+        """Reads no signal."""
         return frozenset()
 
+    def collectives(self, layers: int) -> Collectives:
+        """Asks nothing of other ranks."""
+        return []
+
     def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
-        """What was lost, unless some of it does not fit and has to go elsewhere."""
+        """What each layer lost; if that does not fit everywhere, the rest may all go to one layer."""
         fits = all(d <= r for d, r in zip(dropped, room, strict=True))
         return list(dropped) if fits else [sum(dropped)] * len(dropped)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
-        """Count what was dropped."""
+        """Divide ``n`` in proportion to the dropped weights of each layer."""
         return apportion(n, [layer.lost for layer in after], [layer.room for layer in after])
 
 
 @dataclass(frozen=True)
 class Proportional:
-    """In proportion to a property of the layers; what does not fit in one goes to the others, never lost.
+    """In proportion to a property of each layer. What exceeds a layer's room goes to the other layers.
 
-    ``to="survivors"``: the weights that survived the drop (DSR). ``to="momentum"``: the mean magnitude of the momentum
-    of the active weights (SNFS).
+    ``to="survivors"``: the number of weights that survived the drop (DSR). ``to="momentum"``: the mean magnitude of the
+    momentum of the active weights (SNFS).
     """
 
     to: Literal["survivors", "momentum"] = "survivors"
@@ -46,32 +52,37 @@ class Proportional:
             raise ValueError(f"proportional to 'survivors' or 'momentum', not {self.to!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """The momentum, if it decides."""
+    def signals(self) -> frozenset[AnySignal]:
+        """The momentum, if the allocation depends on it."""
         return frozenset({Signal.MOMENTUM} if self.to == "momentum" else ())
 
+    def collectives(self, layers: int) -> Collectives:
+        """The means: the largest exponents, then the sums."""
+        return [Gather(layers, times=2)] if self.to == "momentum" else []
+
     def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
-        """All of it may go to one layer."""
+        """All new weights may go to one layer."""
         return [sum(dropped)] * len(dropped)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
-        """Weigh the layers, then divide."""
+        """Divide ``n`` in proportion to survivors or mean momentum."""
         if self.to == "survivors":
             weights = [float(layer.nnz) for layer in after]
         else:
-            weights = means(before, Signal.MOMENTUM, ctx.ranks)
+            weights = mean_magnitudes(before, Signal.MOMENTUM, ctx.ranks)
         return apportion(n, weights, [layer.room for layer in after])
 
 
 @dataclass(frozen=True)
 class GlobalTop:
-    """As many as the layer has among the ``n`` largest ``|signal|`` of all inactive weights of the network (GGR).
+    """Each layer gets as many as it has among the ``n`` largest ``|signal|`` of all inactive positions (GGR).
 
-    A zero never counts as strong: when fewer than ``n`` candidates have a signal, the rest is apportioned by room.
-    ``scale="layer"`` divides a layer's signal by its mean magnitude over the active weights first, for ablation.
+    A signal of exactly zero is never ranked: if fewer than ``n`` positions have another, the rest is divided in
+    proportion to room. ``scale="layer"`` first divides a layer's signal by its mean magnitude over the active weights,
+    for ablation.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     scale: Literal["raw", "layer"] = "raw"
 
     def __post_init__(self) -> None:
@@ -79,26 +90,34 @@ class GlobalTop:
             raise ValueError(f"scale must be 'raw' or 'layer', not {self.scale!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
+    def collectives(self, layers: int) -> Collectives:
+        """Gradients are ranked twice: as candidates before the optimizer's step, and after the drop."""
+        rankings = 2 if self.signal is Signal.GRAD else 1
+        scales = [Gather(layers, times=2 * rankings)] if self.scale == "layer" else []
+        return [Select(1, layers, self.signal, times=rankings), Gather(layers), *scales]
+
     def most(self, dropped: Sequence[int], room: Sequence[int]) -> list[int]:
-        """All of it may go to one layer."""
+        """All new weights may go to one layer."""
         return [sum(dropped)] * len(dropped)
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
-        """What must be captured before a step that ranks gradients."""
-        return self.rank(layers, layers, n, ctx) if self.signal is Signal.GRAD else None
+        """The ``n`` largest gradients, to be captured before the optimizer's step; ``None`` for another signal."""
+        return self.rank(layers, layers, n, ctx) if Signal.GRAD in basic_signals([self.signal]) else None
 
     def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
-        """The ``n`` strongest candidates, layer by layer."""
-        scales = [mean or 1.0 for mean in means(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
-        return strongest(after, self.signal, n, scales, ctx.ranks)
+        """The ``n`` largest of all inactive positions, as one list per layer."""
+        scales = (
+            [mean or 1.0 for mean in mean_magnitudes(before, self.signal, ctx.ranks)] if self.scale == "layer" else None
+        )
+        return largest_inactive(after, self.signal, n, scales, ctx.ranks)
 
     def __call__(self, before: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[int]:
-        """Count each layer's share of the strongest."""
-        counts = total(ctx.ranks, map(len, self.rank(before, after, n, ctx)))
-        room = [layer.room - count for layer, count in zip(after, counts, strict=True)]
-        rest = apportion(n - sum(counts), room, room)
-        return [count + more for count, more in zip(counts, rest, strict=True)]
+        """Count how many of the ``n`` largest each layer has; divide the rest in proportion to room."""
+        ranked = total(ctx.ranks, map(len, self.rank(before, after, n, ctx)))
+        room = [layer.room - count for layer, count in zip(after, ranked, strict=True)]
+        unranked = apportion(n - sum(ranked), room, room)
+        return [count + extra for count, extra in zip(ranked, unranked, strict=True)]

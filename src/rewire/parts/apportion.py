@@ -1,4 +1,4 @@
-"""The one divider of the library: whole numbers in proportion, exact, within floors and caps."""
+"""Divide a budget into integers in proportion to weights: exact, and within a floor and a cap for each part."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -9,9 +9,10 @@ def apportion(
 ) -> list[int]:
     """Divide ``total`` into integers in proportion to ``weights``, each between its floor and its cap.
 
-    The single divider of the library: it sums to ``total`` exactly. A share that would exceed its cap (or fall below
-    its floor) is pinned there and the rest is divided anew; then whole parts first, the largest remainders get the
-    ones that are left. Exact rational arithmetic, so no rounding can drift. Without any weight, room decides.
+    The parts sum to ``total`` exactly; every division of the library goes through this function. A share above its cap
+    (or below its floor) is fixed there and the rest is divided again. Shares are then rounded down, and what is left
+    goes to the largest remainders, ties to the earlier part. Rational arithmetic: there are no rounding errors. If all
+    weights are zero, the shares are in proportion to ``cap - floor``.
 
     >>> apportion(7, [1, 1, 1], [10, 10, 10])
     [3, 2, 2]
@@ -30,7 +31,7 @@ def apportion(
 
 
 def _shares(total: int, weights: list[Fraction], caps: Sequence[int], floors: Sequence[int]) -> list[Fraction]:
-    """Real-valued shares, proportional to the weights wherever neither cap nor floor binds."""
+    """Exact fractional shares, proportional to the weights wherever neither cap nor floor applies."""
     fixed: dict[int, int] = {}
     while True:
         free = [i for i in range(len(caps)) if i not in fixed]
@@ -38,11 +39,11 @@ def _shares(total: int, weights: list[Fraction], caps: Sequence[int], floors: Se
         scale = sum((weights[i] for i in free), Fraction(0))
         basis = [weights[i] for i in free] if scale else [Fraction(caps[i] - floors[i]) for i in free]
         scale = scale or sum(basis, Fraction(0)) or Fraction(1)
-        wish = {i: left * b / scale for i, b in zip(free, basis, strict=True)}
-        high = {i: caps[i] for i in free if wish[i] > caps[i]}
-        low = {i: floors[i] for i in free if wish[i] < floors[i]}
+        ideal = {i: left * b / scale for i, b in zip(free, basis, strict=True)}
+        high = {i: caps[i] for i in free if ideal[i] > caps[i]}
+        low = {i: floors[i] for i in free if ideal[i] < floors[i]}
         if not high and not low:
-            return [Fraction(fixed[i]) if i in fixed else wish[i] for i in range(len(caps))]
-        # Pin the side that is violated more: pinning the other first could prove wrong once this side is settled.
-        excess = sum(wish[i] - c for i, c in high.items()) - sum(c - wish[i] for i, c in low.items())
+            return [Fraction(fixed[i]) if i in fixed else ideal[i] for i in range(len(caps))]
+        # Fix only the side that is violated more: the other violations may disappear once these are settled.
+        excess = sum(ideal[i] - cap for i, cap in high.items()) - sum(floor - ideal[i] for i, floor in low.items())
         fixed |= high if excess > 0 else low if excess < 0 else high | low

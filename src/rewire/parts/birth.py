@@ -1,4 +1,4 @@
-"""The values that weights are born with."""
+"""Birth: the values of newly grown weights."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from rewire.core.views import Edited
 
 @dataclass(frozen=True)
 class Tiny:
-    """A small constant, so that a new weight changes nothing yet; 1e-10 in GGR's paper."""
+    """A small constant, so that a new weight hardly changes the output; 1e-10 in GGR's paper."""
 
     value: float = 1e-10
 
     def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
-        """The same for all."""
+        """``n`` times the constant."""
         return torch.full((n,), self.value, dtype=torch.float64)
 
 
@@ -27,6 +27,6 @@ class RandomSign:
     value: float = 1e-10
 
     def __call__(self, n: int, layer: Edited, ctx: Context) -> Tensor:
-        """A fair coin for each."""
-        coins = torch.randint(2, (n,), generator=ctx.generator("birth", layer.index))
-        return (2 * coins - 1).double() * self.value
+        """``n`` values with independent fair signs."""
+        bits = torch.randint(2, (n,), generator=ctx.generator("birth", layer.index))
+        return (2 * bits - 1).double() * self.value

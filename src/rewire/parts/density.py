@@ -1,4 +1,4 @@
-"""Curves: numbers that depend on the step, such as a density or the fraction of weights to move."""
+"""Curves: a number for every step, such as a density or the fraction of weights to move."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Constant:
         return self.value
 
     def ends(self) -> tuple[float, float]:
-        """The value, twice."""
+        """The first and the last value, which are the same."""
         return self.value, self.value
 
 
@@ -38,8 +38,8 @@ class Cosine:
             )
 
     def __call__(self, step: int) -> float:
-        rest = (1 + math.cos(math.pi * _progress(step, self.begin, self.until))) / 2
-        return self.last + (self.first - self.last) * rest
+        remaining = (1 + math.cos(math.pi * _progress(step, self.begin, self.until))) / 2
+        return self.last + (self.first - self.last) * remaining
 
     def ends(self) -> tuple[float, float]:
         """The first and the last value."""
@@ -85,4 +85,5 @@ class Cubic:
 
 
 def _progress(step: int, begin: int, until: int) -> float:
+    """How far a step is from ``begin`` (0) to ``until`` (1)."""
     return min(max((step - begin) / (until - begin), 0.0), 1.0) if until > begin else 0.0

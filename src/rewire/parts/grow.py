@@ -1,4 +1,4 @@
-"""Which inactive positions come alive, and the value they are born with."""
+"""Grow: which inactive positions of a layer become active."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,10 @@ from rewire._lookup import choose
 from rewire.core.layer import Context, Signal
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
+from rewire.core.score import AnySignal
 from rewire.core.topology import distinct, insert, nth_inactive
 from rewire.core.views import Edited
+from rewire.parts.collectives import Collectives, Gather, Select
 
 
 @dataclass(frozen=True)
@@ -19,23 +21,27 @@ class AtRandom:
     """Uniformly at random (SET)."""
 
     @property
-    def signals(self) -> frozenset[Signal]:
-        """Nothing."""
+    def signals(self) -> frozenset[AnySignal]:
+        """Reads no signal."""
         return frozenset()
 
+    def collectives(self, layers: int) -> Collectives:
+        """The number of free positions of each layer, one layer after the other."""
+        return [Gather(1, times=layers)]
+
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
-        """Draw from the free positions."""
+        """Draw ``k`` of the free positions."""
         return _at_random(layer, layer.occupied(), k, ctx)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """A share by the largest ``|signal|``, the rest at random from what is left (GGR: half and half).
+    """A share of ``k`` at the largest ``|signal|``, the rest at random among the other free positions (GGR: one half).
 
-    The odd one goes to the signal. Zeros never count as strong: what the signal cannot fill is grown at random.
+    The share is rounded up. A signal of exactly zero is never chosen: what is missing then is grown at random.
     """
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
     share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -43,51 +49,65 @@ class Mix:
             raise ValueError(f"the share grown by signal must lie in [0, 1], not {self.share!r}")
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
+    def collectives(self, layers: int) -> Collectives:
+        """A selection in each layer, one after the other; then a random draw, if the selection left any open."""
+        return _ranked_collectives(self.signal, layers)
+
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
-        """Rank, then draw."""
+        """Take the largest, then draw the rest."""
         return _strongest_then_random(layer, self.signal, math.ceil(Fraction(str(self.share)) * k), k, ctx)
 
 
 @dataclass(frozen=True)
 class Strongest:
-    """The largest ``|signal|`` (RigL by gradient, SNFS by momentum); at random where there is none."""
+    """The largest ``|signal|`` (RigL: the gradient, SNFS: the momentum); at random if too few are not zero."""
 
-    signal: Signal = Signal.GRAD
+    signal: AnySignal = Signal.GRAD
 
     @property
-    def signals(self) -> frozenset[Signal]:
+    def signals(self) -> frozenset[AnySignal]:
         """The signal that is ranked."""
         return frozenset({self.signal})
 
+    def collectives(self, layers: int) -> Collectives:
+        """A selection in each layer, one after the other; then a random draw, if the selection left any open."""
+        return _ranked_collectives(self.signal, layers)
+
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
-        """Rank."""
+        """Take the largest."""
         return _strongest_then_random(layer, self.signal, k, k, ctx)
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
 
 
-def growth(given: str | Grow) -> Grow:
-    """A growth by its name (``mix``, ``gradient``, ``random``), or the part itself."""
-    return given if callable(given) else choose("growth", given, GROWTHS)
+def growth(name_or_part: str | Grow) -> Grow:
+    """The growth of a name (``mix``, ``gradient``, ``random``); a part is returned as it is."""
+    return name_or_part if callable(name_or_part) else choose("growth", name_or_part, GROWTHS)
 
 
-def _strongest_then_random(layer: Edited, signal: Signal, strong: int, k: int, ctx: Context) -> Tensor:
+def _ranked_collectives(signal: AnySignal, layers: int) -> Collectives:
+    """Per layer: the selection, how many it found, and the number of free positions for a random draw."""
+    return [Select(1, 1, signal, times=layers), Gather(1, times=2 * layers)]
+
+
+def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int, ctx: Context) -> Tensor:
+    """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    (found,) = ctx.ranks.best([layer.top_inactive(signal, strong)], [strong])
-    chosen, (count,) = found.positions, total(ctx.ranks, [len(found)])
+    (top,) = ctx.ranks.largest([layer.top_inactive(signal, ranked)], [ranked])
+    strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
-        return chosen
-    return insert(chosen, _at_random(layer, insert(chosen, layer.occupied()), k - count, ctx))
+        return strongest
+    return insert(strongest, _at_random(layer, insert(strongest, layer.occupied()), k - count, ctx))
 
 
 def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    """Every rank makes the same draw among all free positions, and finds those of it that it holds."""
+    """``k`` free positions. Every rank makes the same draw over the whole layer and keeps what is in its own shard."""
     if k == 0:
         return occupied[:0]
     free = [count for (count,) in ctx.ranks.gather([len(layer.span) - len(occupied)])]

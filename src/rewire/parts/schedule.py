@@ -1,7 +1,7 @@
-"""When a network is rewired, how much of it moves, and how dense it is: functions of the step.
+"""Schedules: at which steps a network is rewired, and which fraction of its weights moves then.
 
-A *curve* gives a number for every step (a fraction or a density); a *schedule* gives the fraction to move at a step, or
-``None`` when it is not time. Steps count completed optimizer steps, so the first is 1.
+A schedule maps a step to the fraction to move, or to ``None`` if there is no rewiring at that step. Steps count
+completed optimizer steps, so the first step is 1.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Never:
 
 @dataclass(frozen=True)
 class Periodic:
-    """Every ``every`` steps up to and including ``until`` (``None``: for ever), the fraction that the curve gives.
+    """Every ``every`` steps up to and including ``until`` (``None``: without end), the fraction that a curve gives.
 
-    >>> from rewire.parts.density import Constant
+    >>> from rewire.parts import Constant
     >>> schedule = Periodic(every=2, until=4, fraction=Constant(0.1))
     >>> [schedule(step) for step in range(1, 7)]
     [None, 0.1, None, 0.1, None, None]
@@ -48,7 +48,7 @@ class Periodic:
 
     @property
     def last(self) -> int:
-        """The step of the last rewiring, where a falling density must arrive."""
+        """The step of the last rewiring, at which a falling density must reach its target."""
         if self.until is None:
             raise ValueError("a falling density needs a last step: pass until=")
         return self.until - self.until % self.every

@@ -1,17 +1,19 @@
-"""Where the weights are at first: a rule that counts them per layer, and a placement that puts them there."""
+"""Starts: where the first weights are. A rule counts them per layer, and ``Scattered`` or ``Connected`` places them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire._lookup import choose
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule, Start
 from rewire.core.topology import sample_inactive
 from rewire.parts.apportion import apportion
+from rewire.parts.start_from_weights import Given, Magnitude, Nonzero
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Uniform:
     """The same density in every layer."""
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
-        """In proportion to the size."""
+        """Counts in proportion to the size of each layer."""
         sizes = [spec.numel for spec in specs]
         return apportion(n, sizes, sizes, least)
 
@@ -29,7 +31,7 @@ class ErdosRenyi:
     """Density of a layer proportional to ``(n_in + n_out) / (n_in n_out)``: small layers are denser (SET)."""
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
-        """A layer that would exceed density 1 is pinned dense, and the rest is divided anew."""
+        """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
         sizes = [spec.numel for spec in specs]
         scores = [sum(spec.shape[:2]) * spec.shape[2:].numel() for spec in specs]
         return apportion(n, scores, sizes, least)
@@ -48,7 +50,7 @@ class ErdosRenyiKernel:
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
-        """A layer that would exceed density 1 is pinned dense, and the rest is divided anew."""
+        """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
         return apportion(n, [sum(spec.shape) for spec in specs], [spec.numel for spec in specs], least)
 
 
@@ -57,7 +59,7 @@ class Dense:
     """Every weight, for methods whose density falls from 1 (GMP)."""
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
-        """All of them, which must be the budget."""
+        """The sizes of the layers, whose sum must be the budget ``n``."""
         sizes = [spec.numel for spec in specs]
         if n != sum(sizes):
             raise ValueError(
@@ -69,9 +71,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Explicit:
-    """A density for each layer, by name globs; the first glob that matches a layer decides.
+    """A density for each layer by name globs; the first glob that matches a layer counts.
 
-    Layers that no glob matches share what is left of the budget, at one density.
+    Layers that no glob matches share the rest of the budget at one common density.
     """
 
     densities: tuple[tuple[str, float], ...]
@@ -84,23 +86,23 @@ class Explicit:
                 raise ValueError(f"density of {glob!r} must lie in (0, 1], not {density}")
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
-        """Matched layers first; the budget must agree with them."""
+        """Counts: matched layers get their own density, the others divide the rest of ``n``."""
         self._refuse_unmatched(specs)
-        given = [next((d for glob, d in self.densities if fnmatchcase(s.name, glob)), None) for s in specs]
+        matched = [next((d for glob, d in self.densities if fnmatchcase(s.name, glob)), None) for s in specs]
         sizes = [spec.numel for spec in specs]
-        wish = [max(round(d * size), low) if d else 0 for d, size, low in zip(given, sizes, least, strict=True)]
-        free = [size if d is None else 0 for d, size in zip(given, sizes, strict=True)]
-        low = [w or low for w, low in zip(wish, least, strict=True)]
-        high = [w or size for w, size in zip(wish, sizes, strict=True)]
-        if not any(free) and abs(n - sum(wish)) <= len(specs):  # the budget as a density, up to rounding
-            low, high, free = list(least), sizes, wish
+        fixed = [max(round(d * size), low) if d else 0 for d, size, low in zip(matched, sizes, least, strict=True)]
+        weights = [size if d is None else 0 for d, size in zip(matched, sizes, strict=True)]
+        low = [count or low for count, low in zip(fixed, least, strict=True)]
+        high = [count or size for count, size in zip(fixed, sizes, strict=True)]
+        if not any(weights) and abs(n - sum(fixed)) <= len(specs):  # the budget is rounded once, each layer by itself
+            low, high, weights = list(least), sizes, fixed
         if not sum(low) <= n <= sum(high):
             raise ValueError(
-                f"the densities given per layer ask for {sum(wish)} weights and leave between {sum(low)} and "
+                f"the densities given per layer ask for {sum(fixed)} weights and leave between {sum(low)} and "
                 f"{sum(high)} possible, but the method's density allows {n} of {sum(sizes)}; "
-                f"pass density={sum(wish) / sum(sizes):.6g} or let some layers match no pattern"
+                f"pass density={sum(fixed) / sum(sizes):.6g} or let some layers match no pattern"
             )
-        return apportion(n, free, high, low)
+        return apportion(n, weights, high, low)
 
     def _refuse_unmatched(self, specs: Sequence[LayerSpec]) -> None:
         names = [spec.name for spec in specs]
@@ -111,31 +113,32 @@ class Explicit:
 
 @dataclass(frozen=True)
 class Scattered:
-    """Each layer's count placed uniformly at random: what the papers do."""
+    """Each layer's weights placed uniformly at random, as the papers do."""
 
     rule: Rule
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
-        """Count, then draw."""
+        """Count, then draw the positions."""
         counts = self.rule(specs, n, [1] * len(specs))
-        nothing = torch.empty(0, dtype=torch.int64)
-        return [_fill(nothing, spec, k, i, ctx) for i, (spec, k) in enumerate(zip(specs, counts, strict=True))]
+        none = torch.empty(0, dtype=torch.int64)
+        return [_fill(none, spec, k, i, ctx) for i, (spec, k) in enumerate(zip(specs, counts, strict=True))]
 
 
 @dataclass(frozen=True)
 class Connected:
-    """Every output gets an input, then every input an output, as far as the budget goes; the rest is scattered.
+    """First a weight for every output, then one for every input, as far as the budget goes; the rest is scattered.
 
-    At very low densities a scattered start can let no signal through at all, and a network whose gradients are all
-    exactly zero cannot be revived by any method. What the small layers need is taken from the layers that have more.
+    At very low densities a scattered start may let no signal through, and no method can repair a network whose
+    gradients are all exactly zero. What small layers need for this is taken from layers that have more.
     """
 
     rule: Rule
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
-        """Cover, count, then draw the rest."""
+        """Connect the units, count, then draw the other positions."""
         covers = [_cover(spec, ctx.generator("cover", i)) for i, spec in enumerate(specs)]
-        counts = self.rule(specs, n, _affordable(n, [len(out) for out, _ in covers], [len(back) for _, back in covers]))
+        reserved = _affordable(n, [len(outputs) for outputs, _ in covers], [len(inputs) for _, inputs in covers])
+        counts = self.rule(specs, n, reserved)
         return [
             _fill(torch.cat(cover)[:k].sort().values, spec, k, i, ctx)
             for i, (spec, cover, k) in enumerate(zip(specs, covers, counts, strict=True))
@@ -149,51 +152,80 @@ uniform, erdos_renyi, erdos_renyi_kernel, dense, explicit = (
     Dense(),
     Explicit,
 )
-RULES: dict[str, Rule] = {"uniform": uniform, "er": erdos_renyi, "erk": erdos_renyi_kernel, "dense": dense}
-STARTS: dict[str, Start] = {name: Scattered(rule) for name, rule in RULES.items()} | {
-    f"connected-{name}": Connected(rule) for name, rule in RULES.items() if name != "dense"
+RULES: dict[str, Rule] = {"erk": erdos_renyi_kernel, "uniform": uniform, "er": erdos_renyi, "dense": dense}
+_SPARSE_RULES = {name: rule for name, rule in RULES.items() if name != "dense"}
+STARTS: dict[str, Start] = {
+    **{name: Scattered(rule) for name, rule in RULES.items()},
+    **{f"connected-{name}": Connected(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude": Magnitude(erdos_renyi_kernel),
+    **{f"magnitude-{name}": Magnitude(rule) for name, rule in _SPARSE_RULES.items()},
+    "magnitude-network": Magnitude(),
+    "nonzero": Nonzero(),
 }
+AnyStart = str | Mapping[str, float] | Mapping[str, Tensor] | nn.Module | Start
 
 
-def start_from(given: "str | Mapping[str, float] | Start") -> Start:
-    """A start by its name (``erk``, ``connected-uniform``, ...), by densities per layer, or the part itself."""
-    if isinstance(given, Mapping):
-        return Scattered(Explicit(given))
-    return given if callable(given) else choose("start", given, STARTS)
+_LABELS = {"erk": "ERK", "uniform": "uni", "er": "ER"}
+
+
+def start_label(name: str) -> str:
+    """What tables call a start.
+
+    >>> start_label("erk"), start_label("connected-uniform")
+    ('ERK', 'conn. uni')
+    """
+    rule = name.removeprefix("connected-")
+    return ("conn. " if rule != name else "") + _LABELS.get(rule, rule)
+
+
+def start_from(description: AnyStart) -> Start:
+    """The start of a name (``erk``, ``magnitude``, ...), of a dictionary or of another model; a part stays as it is.
+
+    A dictionary by layer name holds densities, bool masks or positions.
+
+    >>> start_from({"stem*": 1.0})
+    Scattered(rule=Explicit(densities=(('stem*', 1.0),)))
+    """
+    if isinstance(description, nn.Module):
+        return Given(description)
+    if isinstance(description, Mapping):
+        by_topology = any(isinstance(value, Tensor) and value.dim() > 0 for value in description.values())
+        entries: Any = description
+        return Given(entries) if by_topology else Scattered(Explicit(entries))
+    return description if callable(description) else choose("start", description, STARTS)
 
 
 def _fill(placed: Tensor, spec: LayerSpec, k: int, index: int, ctx: Context) -> Tensor:
-    """``placed`` and as many random positions as make it ``k``, sorted."""
-    more = sample_inactive(placed, spec.numel, k - len(placed), ctx.generator("start", index))
-    return torch.cat([placed, more]).sort().values
+    """``placed`` and random other positions, ``k`` in all, sorted."""
+    drawn = sample_inactive(placed, spec.numel, k - len(placed), ctx.generator("start", index))
+    return torch.cat([placed, drawn]).sort().values
 
 
-def _affordable(n: int, must: list[int], may: list[int]) -> list[int]:
-    """How many of its cover each layer gets out of ``n``: first what reaches every output, then every input's use."""
-    ones = [1] * len(must)
-    if sum(must) >= n:
-        return apportion(n, must, must, ones)
-    more = apportion(min(n - sum(must), sum(may)), may, may)
-    return [a + b for a, b in zip(must, more, strict=True)]
+def _affordable(n: int, for_outputs: list[int], for_inputs: list[int]) -> list[int]:
+    """How many of its connecting positions each layer gets out of ``n``; those for outputs come first."""
+    if sum(for_outputs) >= n:
+        return apportion(n, for_outputs, for_outputs, [1] * len(for_outputs))
+    extra = apportion(min(n - sum(for_outputs), sum(for_inputs)), for_inputs, for_inputs)
+    return [first + second for first, second in zip(for_outputs, extra, strict=True)]
 
 
 def _cover(spec: LayerSpec, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The fewest positions that give every output an input, and those that then give every input an output.
+    """The fewest positions that give every output a weight, and those that then give every remaining input one.
 
-    Within a group, the longer side is walked once and the shorter side again and again, both shuffled. The middle tap
-    of a kernel is used: it is the one that never reads only padding, however small the map.
+    Within a group, rows and columns are shuffled and paired; the shorter side is repeated until the longer is used up.
+    The middle tap of a kernel is used: it never reads only padding, however small the feature map.
     """
-    first, second = spec.shape[0] // spec.groups, spec.shape[1]  # sizes of the two sides of one group
+    first, second = spec.shape[0] // spec.groups, spec.shape[1]  # rows and columns of one group
     longest, taps = max(first, second), spec.shape[2:].numel()
-    must, may = [], []
+    for_outputs, for_inputs = [], []
     for group in range(spec.groups):
         rows = torch.randperm(first, generator=generator).repeat(-(-longest // first))[:longest]
         columns = torch.randperm(second, generator=generator).repeat(-(-longest // second))[:longest]
         positions = ((group * first + rows) * second + columns) * taps + _middle(spec.shape[2:])
         outputs = second if spec.transposed else first
-        must.append(positions[:outputs])
-        may.append(positions[outputs:])
-    return _shuffled(torch.cat(must), generator), _shuffled(torch.cat(may), generator)
+        for_outputs.append(positions[:outputs])
+        for_inputs.append(positions[outputs:])
+    return _shuffled(torch.cat(for_outputs), generator), _shuffled(torch.cat(for_inputs), generator)
 
 
 def _shuffled(positions: Tensor, generator: torch.Generator) -> Tensor:
@@ -201,6 +233,7 @@ def _shuffled(positions: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _middle(kernel: Sequence[int]) -> int:
+    """The flat position of a kernel's middle tap: 4 of a 3x3 kernel."""
     position = 0
     for size in kernel:
         position = position * size + size // 2

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from rewire._torch import parameters_of
 from rewire.core.ranks import total
 from rewire.distributed.dtensor import is_sharded, local
 from rewire.distributed.handshake import Peers
@@ -37,7 +38,7 @@ def check(store: Store, peers: Peers, budget: int | None) -> None:
 
 
 def _faults(layer: StoredLayer, store: Store) -> Iterator[str]:
-    module_weight = layer.module._parameters.get(layer.link.weight.name)
+    module_weight = parameters_of(layer.module).get(layer.link.weight.name)
     if module_weight is not layer.parameter and not is_sharded(layer.parameter):
         yield "the module has another parameter than the one that is rewired"
         return

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.layer import Context, Signal
 from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
 from rewire.core.ranks import total
+from rewire.core.topology import Edit
 from rewire.core.views import Captured
 from rewire.distributed.dtensor import copy_into
 from rewire.distributed.group import Traffic
@@ -54,6 +55,7 @@ class Rewirer:
         self.model, self.store, self.method, self.seed = model, store, method, seed
         self.left_out = left_out  # weights that are not sparse, with the reason
         self.on_rewire = on_rewire
+        self._listeners: list[Callable[[Rewiring, Sequence[Edit]], None]] = []
         self.history: list[Rewiring] = []
         self.memory: dict[str, Any] = {}
         self.peers = Peers() if peers is None else peers  # the other ranks, if any are known yet
@@ -69,7 +71,7 @@ class Rewirer:
         self._hooks: list[RemovableHandle] = []
         self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
-            store.track_momentum()
+            store.track_momentum(method.momentum_decay)
         self._register_hooks()
         self._look_ahead()
 
@@ -146,6 +148,11 @@ class Rewirer:
         self._ranks_agree, self._budget = False, None
         self.store.recount()
         self._look_ahead()
+
+    def listen(self, listener: Callable[[Rewiring, Sequence[Edit]], None]) -> Callable[[], None]:
+        """Call ``listener(record, edits)`` after each rewiring; call what is returned to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
@@ -253,6 +260,8 @@ class Rewirer:
         self.history.append(record)
         if self.on_rewire is not None:
             self.on_rewire(record)
+        for listener in list(self._listeners):
+            listener(record, edits)
 
     def _context(self, step: int) -> Context:
         return Context(step=step, seed=self.seed, memory=self.memory, ranks=self.store.ranks)

@@ -22,5 +22,6 @@ def table(store: Store, method: Method, step: int, left_out: Mapping[str, str]) 
     notes = [f"not sparse: {name} ({reason})" for name, reason in left_out.items()]
     notes += [f"masked: {name} ({reason})" for name, reason in store.notes.items()]
     notes += [f"fixed: {one.name} (frozen or replaced after sparsify)" for one in layers if one.frozen]
-    head = f"step {step}, store {store.name}, drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
+    head = f"step {step}, store {store.name}, start {method.start}, "
+    head += f"drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
     return "\n".join([head, lines[0], rule, *lines[1:-1], rule, lines[-1], *notes])

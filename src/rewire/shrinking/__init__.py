@@ -1,5 +1,6 @@
-"""Remove empty neurons and unused inputs, exactly: the same function with fewer channels.
+"""Remove empty neurons and unused inputs exactly: the same function with fewer channels.
 
-One way: ``trace`` (the model as a graph of ATen operations) -> ``rules`` (what each operation does to channels) ->
-``plan`` (which channels nobody needs, to a fixed point) -> ``cut`` (slice the parameters) -> ``shrink`` (verify).
+In this order: ``graph`` (trace the model to a graph of ATen operations), ``rules`` and ``layers`` (what each operation
+does to channels and to constants), ``plan`` (which channels nothing needs), ``cut`` (slice the parameters), ``verify``
+(compare the outputs before and after), ``report`` (what was removed). ``shrink`` runs them all.
 """

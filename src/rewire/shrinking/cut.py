@@ -1,108 +1,112 @@
-"""Carry a plan out: slice parameters and masks, move constants into biases, set the sizes that modules remember."""
+"""Carry out a plan: slice parameters and masks, add constants to biases, update the sizes that modules remember."""
 
 import torch
 from torch import Tensor, nn
 
-from rewire.shrinking.graph import Wiring
+from rewire.model.state_names import MASK_SUFFIX
+from rewire.shrinking.graph import LayerUse
 from rewire.shrinking.layers import by_output
 from rewire.shrinking.plan import Plan
-
-MASK = "_mask"  # what the name of a weight's mask has behind that of the weight
 
 
 @torch.no_grad()
 def cut(model: nn.Module, plan: Plan) -> None:
-    """In place, on a model in float64."""
-    for wiring in plan.wirings:
-        _silence_stand_ins(model, wiring, plan)
-        _carry_constants(model, wiring, plan)
-    for (name, dim), index in plan.kept.items():
+    """Remove the channels of a plan from a model in float64, in place."""
+    for use in plan.layers:
+        _disconnect_dummies(model, use, plan)
+        _fold_constants(model, use, plan)
+    for (name, dim), index in plan.indices.items():
         _slice(model, name, dim, index)
-    for wiring in plan.wirings:
-        _set_groups(model, wiring, plan)
+    for use in plan.layers:
+        _set_groups(model, use, plan)
     for module in model.modules():
         _set_sizes(module)
 
 
-def _carry_constants(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
-    """Add what removed constant inputs contribute to the bias, which is made where there is none."""
-    gone = ~plan.stays(wiring.inputs.channels) & ~wiring.inputs.live & (wiring.inputs.constant != 0)
-    if wiring.groups > 1 or not bool(gone.any()):
-        return  # a grouped layer loses the outputs of an input that goes
-    weight = by_output(_get(model, wiring.weight), 1, wiring.transposed)
-    carried = weight[:, gone].sum(2) @ wiring.inputs.constant[gone]
-    if not bool(carried[plan.stays(wiring.outputs.channels)].any()):
+def _fold_constants(model: nn.Module, use: LayerUse, plan: Plan) -> None:
+    """Add the contribution of removed constant inputs to the bias, which is created if the layer has none."""
+    removed = ~plan.is_kept(use.inputs.channels) & ~use.inputs.live & (use.inputs.constant != 0)
+    if use.groups > 1 or not bool(removed.any()):
+        return  # where a grouped layer loses an input, it loses the outputs of that group as well
+    weight = by_output(_get(model, use.weight), 1, use.transposed)
+    contribution = weight[:, removed].sum(2) @ use.inputs.constant[removed]
+    kept = plan.is_kept(use.outputs.channels)
+    if not bool(contribution[kept].any()):
         return
-    if wiring.bias is not None:
-        _get(model, wiring.bias).add_(carried)
+    if use.bias is not None:
+        _get(model, use.bias).add_(contribution)
     else:
-        stays = plan.stays(wiring.outputs.channels)
-        owner = model.get_submodule(wiring.weight.rpartition(".")[0])
-        owner.bias = nn.Parameter(carried[stays], requires_grad=_get(model, wiring.weight).requires_grad)
+        owner = model.get_submodule(use.weight.rpartition(".")[0])
+        owner.bias = nn.Parameter(contribution[kept], requires_grad=_get(model, use.weight).requires_grad)
 
 
-def _silence_stand_ins(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
-    """A stand-in that still depends on inputs loses them: nobody reads it."""
-    rows = plan.stand_ins[wiring.outputs.channels] & wiring.outputs.live
-    for name in (wiring.weight, wiring.weight + MASK):
+def _disconnect_dummies(model: nn.Module, use: LayerUse, plan: Plan) -> None:
+    """Zero the weights of a dummy channel that still depends on inputs: nothing reads it."""
+    rows = plan.dummies[use.outputs.channels] & use.outputs.live
+    for name in (use.weight, use.weight + MASK_SUFFIX):
         if bool(rows.any()) and (tensor := _find(model, name)) is not None:
-            flat = by_output(tensor, wiring.groups, wiring.transposed).clone()
+            flat = by_output(tensor, use.groups, use.transposed).clone()
             flat[rows] = 0
-            tensor.copy_(_from_output(flat, tensor, wiring))
+            tensor.copy_(_from_output(flat, tensor, use))
 
 
-def _from_output(flat: Tensor, like: Tensor, wiring: Wiring) -> Tensor:
-    """Undo ``by_output``."""
-    if not wiring.transposed:
+def _from_output(flat: Tensor, like: Tensor, use: LayerUse) -> Tensor:
+    """The inverse of ``by_output``."""
+    if not use.transposed:
         return flat.view(like.shape)
-    split = flat.view(wiring.groups, like.shape[1], like.shape[0] // wiring.groups, -1)
+    split = flat.view(use.groups, like.shape[1], like.shape[0] // use.groups, -1)
     return split.transpose(1, 2).reshape(like.shape)
 
 
 def _slice(model: nn.Module, name: str, dim: int, index: Tensor) -> None:
+    """Keep some indices of a parameter or buffer, and of the mask of a weight."""
     path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    for one in (attribute, attribute + MASK):
-        if (tensor := owner._parameters.get(one)) is not None:
-            owner._parameters[one] = nn.Parameter(tensor.index_select(dim, index).contiguous(), tensor.requires_grad)
-        elif (buffer := owner._buffers.get(one)) is not None:
-            owner._buffers[one] = buffer.index_select(dim, index).contiguous()
+    tensor, mask = _get(model, name), owner._buffers.get(attribute + MASK_SUFFIX)
+    data = tensor.index_select(dim, index).contiguous()
+    if attribute in owner._parameters:
+        owner._parameters[attribute] = nn.Parameter(data, tensor.requires_grad)
+    else:
+        owner._buffers[attribute] = data
+    if mask is not None and mask.shape == tensor.shape:
+        owner._buffers[attribute + MASK_SUFFIX] = mask.index_select(dim, index).contiguous()
 
 
-def _set_groups(model: nn.Module, wiring: Wiring, plan: Plan) -> None:
-    owner = model.get_submodule(wiring.weight.rpartition(".")[0])
-    if wiring.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
-        per_group = wiring.outputs.channels.view(wiring.groups, -1)[:, 0]
-        owner.groups = int(plan.stays(per_group).sum())
+def _set_groups(model: nn.Module, use: LayerUse, plan: Plan) -> None:
+    owner = model.get_submodule(use.weight.rpartition(".")[0])
+    if use.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
+        first_of_group = use.outputs.channels.view(use.groups, -1)[:, 0]
+        owner.groups = int(plan.is_kept(first_of_group).sum())
 
 
-def groups_left(model: nn.Module, wiring: Wiring) -> int:
-    """How many groups the layer has now."""
-    return int(getattr(model.get_submodule(wiring.weight.rpartition(".")[0]), "groups", 1))
+def groups_left(model: nn.Module, use: LayerUse) -> int:
+    """How many groups a layer has after the cut."""
+    return int(getattr(model.get_submodule(use.weight.rpartition(".")[0]), "groups", 1))
 
 
 def _set_sizes(module: nn.Module) -> None:
-    """The sizes that a module tells about itself follow its parameters."""
+    """Update attributes such as ``in_features`` to the shapes of the parameters."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, nn.modules.conv._ConvNd):
         first, second = module.weight.shape[0], module.weight.shape[1] * module.groups
         module.in_channels, module.out_channels = (first, second) if module.transposed else (second, first)
-    elif isinstance(module, nn.modules.batchnorm._NormBase) and (kept := _any(module)) is not None:
-        module.num_features = len(kept)
+    elif isinstance(module, nn.modules.batchnorm._NormBase) and (per_channel := _per_channel(module)) is not None:
+        module.num_features = len(per_channel)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
 
 
-def _any(module: nn.Module) -> Tensor | None:
-    held = (module._parameters.get("weight"), module._buffers.get("running_mean"))
-    return next((one for one in held if one is not None), None)
+def _per_channel(norm: nn.Module) -> Tensor | None:
+    """A tensor with one element per channel, if the norm has any."""
+    weight = norm._parameters.get("weight")
+    return weight if weight is not None else norm._buffers.get("running_mean")
 
 
 def _get(model: nn.Module, name: str) -> Tensor:
-    found = _find(model, name)
-    assert found is not None, name
-    return found
+    tensor = _find(model, name)
+    assert tensor is not None, name
+    return tensor
 
 
 def _find(model: nn.Module, name: str) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The model as a graph of ATen operations, and what is noted while walking over it."""
+"""The model as a graph of ATen operations, and what is collected while traversing it."""
 
 import operator
 from collections import Counter
@@ -9,77 +9,81 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from rewire.shrinking.values import Classes, Value
+from rewire.shrinking.values import ChannelGroups, Value
 
-Known = Value | tuple[Value, None] | None  # None: nothing can be removed from it
+Known = Value | tuple[Value, None] | None  # None: nothing is known, so nothing can be removed
 
 
 class ShrinkError(ValueError):
     """The model cannot be shrunk, or not exactly."""
 
 
-@dataclass(frozen=True)
-class Wiring:
-    """One use of a Linear or convolution: which outputs need which inputs.
+class TraceError(ShrinkError):
+    """``torch.export`` cannot trace the model."""
 
-    ``binds`` is (outputs, inputs of a group): an input that is not a constant, or one that cannot become part of the
-    bias because zero padding is added to it.
+
+@dataclass(frozen=True)
+class LayerUse:
+    """One use of a Linear or convolution: which outputs depend on which inputs.
+
+    ``depends`` is (outputs, inputs of a group): true for an input that is not constant, and for a constant that cannot
+    be added to the bias because zero padding is mixed with it.
     """
 
     weight: str
-    bias: str | None  # None: there is none yet
+    bias: str | None  # None: the layer has no bias yet
     inputs: Value
     outputs: Value
-    binds: Tensor
+    depends: Tensor
     groups: int
     transposed: bool
 
-    def needed(self, outputs: Tensor) -> Tensor:
-        """Which inputs these outputs need: ``(outputs,)`` bool to ``(inputs,)`` bool."""
-        by_group = self.binds.view(self.groups, -1, self.binds.shape[1])
+    def inputs_of(self, outputs: Tensor) -> Tensor:
+        """The inputs that some outputs depend on: ``(outputs,)`` bool to ``(inputs,)`` bool."""
+        by_group = self.depends.view(self.groups, -1, self.depends.shape[1])
         return (by_group & outputs.view(self.groups, -1, 1)).any(1).flatten()
 
 
 @dataclass
-class Walk:
-    """What the rules read and write."""
+class Traversal:
+    """What the rules read and write while the graph is traversed from inputs to outputs."""
 
     model: nn.Module
     masks: Mapping[str, Tensor]  # by the name of the weight
-    fixed_shapes: bool  # whether a reshape in the model's own code has numbers in it that cannot follow
-    owned: dict[fx.Node, str] = field(default_factory=dict)  # parameters and buffers that one operation uses, alone
+    keep_reshapes: bool  # treat every reshape as unknown: the model's own code may have sizes written into it
+    exclusive: dict[fx.Node, str] = field(default_factory=dict)  # parameters and buffers with a single use
     values: dict[fx.Node, Known] = field(default_factory=dict)
-    classes: Classes = field(default_factory=Classes)
-    pinned: list[Tensor] = field(default_factory=list)
-    sliced: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # (parameter, dimension): channels
-    wirings: list[Wiring] = field(default_factory=list)
+    groups: ChannelGroups = field(default_factory=ChannelGroups)
+    pinned: list[Tensor] = field(default_factory=list)  # channels that must be kept
+    sliced: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # (parameter, dimension): its channels
+    layers: list[LayerUse] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
-    def of(self, argument: Any) -> Value | None:
-        """What is known about an argument."""
+    def value_of(self, argument: Any) -> Value | None:
+        """What is known about an argument of an operation."""
         known = self.values.get(argument) if isinstance(argument, fx.Node) else None
         return known if isinstance(known, Value) else None
 
-    def owned_tensor(self, argument: Any) -> tuple[str, Tensor] | None:
-        """The parameter or buffer behind an argument, if nothing else uses it."""
-        name = self.owned.get(argument) if isinstance(argument, fx.Node) else None
+    def exclusive_tensor(self, argument: Any) -> tuple[str, Tensor] | None:
+        """The name and the values of the parameter or buffer behind an argument, if nothing else uses it."""
+        name = self.exclusive.get(argument) if isinstance(argument, fx.Node) else None
         return (name, self.tensors[name].detach().double()) if name is not None else None
 
     def is_parameter(self, name: str) -> bool:
-        """Whether a name is that of a parameter: buffers may be read elsewhere, in ways that no graph shows."""
+        """Whether a name is that of a parameter: buffers may be read in ways that the graph does not show."""
         return isinstance(self.tensors[name], nn.Parameter)
 
-    def fresh(self, dim: int, size: int, pinned: bool = False) -> Value:
+    def new_value(self, dim: int, size: int, pinned: bool = False) -> Value:
         """New channels about which nothing is known."""
-        channels = self.classes.fresh(size)
+        channels = self.groups.new(size)
         if pinned:
             self.pinned.append(channels)
         return Value(dim, channels, torch.ones(size, dtype=torch.bool), torch.zeros(size, dtype=torch.float64))
 
-    def stop(self, node: fx.Node) -> None:
-        """An operation whose effect on channels is not known: all that enters it stays."""
+    def pin_inputs(self, node: fx.Node) -> None:
+        """Keep all channels that enter an operation: its effect on channels is not known."""
         for argument in node.all_input_nodes:
             known = self.values.get(argument)
             if isinstance(known, tuple):
@@ -89,31 +93,31 @@ class Walk:
 
 
 def trace(model: nn.Module, example: tuple[Any, ...]) -> tuple[fx.Graph, dict[fx.Node, str]]:
-    """The graph, and the parameters and buffers that exactly one operation uses, by their placeholders."""
+    """The graph, and the names of the parameters and buffers that exactly one operation uses, by their placeholders."""
     try:
         program = torch.export.export(model, example, strict=False)
-    except Exception as error:  # whatever the model's own code raises
+    except Exception as error:  # the model's own code may raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ShrinkError(f"torch.export cannot trace {type(model).__name__} with this example: {reason}") from error
+        raise TraceError(f"torch.export cannot trace {type(model).__name__} with this example: {reason}") from error
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    shared = Counter(
+    holders = Counter(
         id(tensor)
         for module in model.modules()
         for tensor in [*module._parameters.values(), *module._buffers.values()]
         if tensor is not None
     )
-    owned = {
+    exclusive = {
         node: names[node.name]
         for node in program.graph.nodes
         if node.op == "placeholder"
         and node.name in names
         and len(node.users) == 1
         and names[node.name] in tensors
-        and shared[id(tensors[names[node.name]])] == 1
+        and holders[id(tensors[names[node.name]])] == 1
     }
-    return program.graph, owned
+    return program.graph, exclusive
 
 
 def operation(node: fx.Node) -> str:
@@ -126,10 +130,10 @@ def operation(node: fx.Node) -> str:
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """All arguments of an ATen operation by name, defaults included."""
-    schema: Any = node.target._schema  # type: ignore[union-attr]
-    given = dict(zip((one.name for one in schema.arguments), node.args, strict=False))
-    defaults = {one.name: one.default_value for one in schema.arguments if one.has_default_value()}
-    return {**defaults, **given, **node.kwargs}
+    parameters: Any = node.target._schema.arguments  # type: ignore[union-attr]
+    positional = dict(zip((parameter.name for parameter in parameters), node.args, strict=False))
+    defaults = {parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()}
+    return {**defaults, **positional, **node.kwargs}
 
 
 def shape(node: fx.Node) -> torch.Size:

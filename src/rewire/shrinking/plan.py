@@ -1,4 +1,4 @@
-"""Which channels nobody needs, to a fixed point: constants forwards through the graph, needs backwards."""
+"""Which channels can be removed: constants are followed forwards through the graph, needs backwards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,65 +7,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rewire.shrinking import layers as _layers  # noqa: F401  (adds its rule)
-from rewire.shrinking.graph import Walk, Wiring, trace
+from rewire.shrinking.graph import LayerUse, Traversal, trace
 from rewire.shrinking.rules import apply
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays of every parameter, and the layers that are constants or unused as a whole."""
+    """What is kept of every parameter, and which layers carry no signal."""
 
-    kept: dict[tuple[str, int], Tensor]  # (parameter, dimension): indices that stay, where some go
-    wirings: list[Wiring]
-    keep: Tensor  # (channels,) bool
-    stand_ins: Tensor  # (channels,) bool: kept only because a layer cannot have none
-    dead: list[str]  # layers, by the name of the weight
+    indices: dict[tuple[str, int], Tensor]  # (parameter, dimension): the indices to keep, where some are removed
+    layers: list[LayerUse]
+    kept: Tensor  # (channels,) bool
+    dummies: Tensor  # (channels,) bool: kept only because a layer cannot have zero channels
+    dead: list[str]  # layers whose outputs are constant or unused, by the name of the weight
 
-    def stays(self, channels: Tensor) -> Tensor:
-        """Which of the channels stay."""
-        return self.keep[channels]
+    def is_kept(self, channels: Tensor) -> Tensor:
+        """Which of these channels are kept."""
+        return self.kept[channels]
 
 
-def plan(model: nn.Module, example: tuple[Any, ...], masks: Mapping[str, Tensor], fixed_shapes: bool = False) -> Plan:
-    """Read-only: what can be removed from a model in evaluation mode and float64."""
-    graph, owned = trace(model, example)
-    walk = Walk(model, masks, fixed_shapes, owned)
+def plan(model: nn.Module, example: tuple[Any, ...], masks: Mapping[str, Tensor], keep_reshapes: bool = False) -> Plan:
+    """What can be removed from a model, which is in float64 and in evaluation mode. Changes nothing."""
+    graph, exclusive = trace(model, example)
+    traversal = Traversal(model, masks, keep_reshapes, exclusive)
     for node in graph.nodes:
         if node.op == "call_function":
-            walk.values[node] = apply(walk, node)
+            traversal.values[node] = apply(traversal, node)
         elif node.op == "output":
-            walk.stop(node)
-    classes = walk.classes.of(torch.arange(len(walk.classes)))
-    keep = _needed(walk, classes)
-    stand_ins = _stand_ins(walk, classes, keep)
-    every = keep | stand_ins
-    kept = {key: every[channels].nonzero().flatten() for key, channels in walk.sliced.items()}
-    dead = [one.weight for one in walk.wirings if not bool((keep[one.outputs.channels] & one.outputs.live).any())]
-    some = {key: index for key, index in kept.items() if len(index) < len(walk.sliced[key])}
-    return Plan(some, walk.wirings, every, stand_ins, dead)
+            traversal.pin_inputs(node)
+    groups = traversal.groups.of(torch.arange(len(traversal.groups)))
+    needed = _needed(traversal, groups)
+    dummies = _dummies(traversal, groups, needed)
+    kept = needed | dummies
+    indices = {key: kept[channels].nonzero().flatten() for key, channels in traversal.sliced.items()}
+    indices = {key: index for key, index in indices.items() if len(index) < len(traversal.sliced[key])}
+    dead = [use.weight for use in traversal.layers if not bool((needed[use.outputs.channels] & use.outputs.live).any())]
+    return Plan(indices, traversal.layers, kept, dummies, dead)
 
 
-def _needed(walk: Walk, classes: Tensor) -> Tensor:
-    """Whether each channel is needed: what the outputs of the network need, and what that needs, and so on."""
-    by_class = torch.zeros(len(classes), dtype=torch.bool)
-    for channels in walk.pinned:
-        by_class[classes[channels]] = True
+def _needed(traversal: Traversal, groups: Tensor) -> Tensor:
+    """Whether the outputs of the network depend on each channel, directly or through other channels."""
+    by_group = torch.zeros(len(groups), dtype=torch.bool)
+    for channels in traversal.pinned:
+        by_group[groups[channels]] = True
     before = -1
-    while (now := int(by_class.sum())) != before:
-        before = now
-        for wiring in reversed(walk.wirings):
-            needed = wiring.needed(by_class[classes[wiring.outputs.channels]])
-            by_class[classes[wiring.inputs.channels[needed]]] = True
-    return by_class[classes]
+    while (count := int(by_group.sum())) != before:
+        before = count
+        for use in reversed(traversal.layers):
+            inputs = use.inputs_of(by_group[groups[use.outputs.channels]])
+            by_group[groups[use.inputs.channels[inputs]]] = True
+    return by_group[groups]
 
 
-def _stand_ins(walk: Walk, classes: Tensor, keep: Tensor) -> Tensor:
-    """A channel for each layer that would be left without: a constant one if there is one."""
-    chosen = torch.zeros(len(classes), dtype=torch.bool)
-    for wiring in walk.wirings:
-        channels = wiring.outputs.channels
-        if not bool((keep[channels] | chosen[classes[channels]]).any()):
-            constants = channels[~wiring.outputs.live]
-            chosen[classes[constants[0] if len(constants) else channels[0]]] = True
-    return chosen[classes] & ~keep
+def _dummies(traversal: Traversal, groups: Tensor, needed: Tensor) -> Tensor:
+    """One channel of each layer that would be left without any: a constant channel if there is one."""
+    chosen = torch.zeros(len(groups), dtype=torch.bool)
+    for use in traversal.layers:
+        channels = use.outputs.channels
+        if not bool((needed[channels] | chosen[groups[channels]]).any()):
+            constants = channels[~use.outputs.live]
+            chosen[groups[constants[0] if len(constants) else channels[0]]] = True
+    return chosen[groups] & ~needed

@@ -10,25 +10,27 @@ import itertools
 import sys
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from rewire.model.state_names import MASK_SUFFIX, POSITIONS
+from rewire._torch import buffers_of, parameters_of
+from rewire.core.state_names import MASK_SUFFIX, POSITIONS
 
 Seen = list[tuple[weakref.ref[Tensor], int]]  # tensors and their version counters
 
 
 def averaged_model_under_construction() -> AveragedModel | None:
     """The ``AveragedModel`` whose constructor is on the call stack, if any."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is AveragedModel.__init__.__code__:
             averaged: AveragedModel = frame.f_locals["self"]
             return averaged
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 
@@ -58,9 +60,9 @@ class UpdateOfValues:
         for (_, name, a), (_, _, b) in itertools.zip_longest(ours, theirs, fillvalue=(None, "", None)):
             if a is None or b is None or a.shape != b.shape or not torch.equal(a, b.to(a.device)):
                 raise ValueError(
-                    f"the average and the model have different topologies (the first difference is in {name or 'a layer'}"
-                    "): their values belong to different positions. Average only the model that was given to "
-                    "AveragedModel, and load the state_dicts of both from one checkpoint"
+                    "the average and the model have different topologies, so their values belong to different "
+                    f"positions (the first difference is in {name or 'a layer'}). Average only the model that was "
+                    "given to AveragedModel, and load the state_dicts of both from one checkpoint"
                 )
         self._compared = [(weakref.ref(tensor), tensor._version) for tensor in tensors]
 
@@ -74,8 +76,8 @@ class UpdateOfValues:
 def topology_buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
     """Masks and positions: the module, the name of the buffer, the buffer."""
     for module in model.modules():
-        for name, buffer in module._buffers.items():
-            is_mask = name.endswith(MASK_SUFFIX) and name.removesuffix(MASK_SUFFIX) in module._parameters
+        for name, buffer in buffers_of(module).items():
+            is_mask = name.endswith(MASK_SUFFIX) and name.removesuffix(MASK_SUFFIX) in parameters_of(module)
             if buffer is not None and (is_mask or name == POSITIONS):
                 yield module, name, buffer
 
@@ -83,12 +85,12 @@ def topology_buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]
 @contextlib.contextmanager
 def hidden_topology(model: nn.Module) -> Iterator[None]:
     """Within the block, masks and positions are not among the model's buffers."""
-    before = [(module, dict(module._buffers)) for module in {m: None for m, _, _ in topology_buffers(model)}]
+    before = [(module, dict(buffers_of(module))) for module in {m: None for m, _, _ in topology_buffers(model)}]
     for module, name, _ in list(topology_buffers(model)):
-        del module._buffers[name]
+        del buffers_of(module)[name]
     try:
         yield
     finally:
         for module, buffers in before:  # in their former order
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            buffers_of(module).clear()
+            buffers_of(module).update(buffers)

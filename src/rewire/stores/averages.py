@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from rewire.core.dense_ops import put
+from rewire.core.state_names import MASK_SUFFIX, POSITIONS
 from rewire.core.topology import Edit
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK_SUFFIX, POSITIONS
 from rewire.stores.averaged_model import UpdateOfValues
 from rewire.stores.copies import Link, Role, links_of
 from rewire.stores.rearrange import Rearrangement
@@ -119,8 +119,8 @@ def _register_tensors(
         order = next((one for one in (list(names), trained) if len(one) == len(average)), None)
         if order is None:
             raise ValueError(
-                f"a list of tensors is taken for the parameters of the model in their order: it has {len(average)}, and "
-                f"the model {len(names)} ({len(trained)} of them trained)"
+                "a list of tensors is taken for the parameters of the model in their order: it has "
+                f"{len(average)}, and the model {len(names)} ({len(trained)} of them trained)"
             )
         keys = {one: index for index, one in enumerate(order)}
     made = []
@@ -128,7 +128,8 @@ def _register_tensors(
         key = keys.get(id(link.weight.parameter))
         topology = None
         if isinstance(key, str):
-            topology = key + MASK_SUFFIX if link.weight.mask is not None else key.removesuffix(link.weight.name) + POSITIONS
+            positions = key.removesuffix(link.weight.name) + POSITIONS
+            topology = positions if link.weight.mask is None else key + MASK_SUFFIX
         one = TensorAverage(average, key, topology if topology in average else None)
         if key is None or not one.fits(link.weight):
             raise ValueError(

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import forward_pre_hooks, load_post_hooks, parameters_of, state_dict_pre_hooks
+from rewire.core.state_names import MASK, POSITIONS
 from rewire.core.topology import Edit
-from rewire.model.state_names import MASK, POSITIONS
 from rewire.stores.averaged_model import UpdateOfValues, averaged_model_under_construction
 from rewire.stores.sparse_weight import SparseWeight
 
@@ -83,12 +84,12 @@ class Link:
             if "update_parameters" not in vars(averaged):
                 averaged.update_parameters = UpdateOfValues(averaged)  # type: ignore[method-assign]
         # The copy has no attributes yet. What is in the memo now will be its dictionary of hooks.
-        copy.deepcopy(self.weight.module._forward_pre_hooks, memo)[HOOK] = before_forward  # type: ignore[index]
+        copy.deepcopy(forward_pre_hooks(self.weight.module), memo)[HOOK] = before_forward
         return link
 
     def __getstate__(self) -> dict[str, Any]:
         module = self.weight.module
-        hooks = None if self.weight.mask is None else module._forward_pre_hooks  # a packed weight needs no guard
+        hooks = None if self.weight.mask is None else forward_pre_hooks(module)  # a packed weight needs no guard
         return {"module": module, "name": self.weight.name, "layer": self.layer, "hooks": hooks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ class Link:
         """Become an average of a weight with the same topology."""
         self.role, self.original, self._content = Role.AVERAGE, original, None
         original.copies.add(self)
-        self.weight.module._forward_pre_hooks[HOOK] = before_forward  # type: ignore[index]
+        forward_pre_hooks(self.weight.module)[HOOK] = before_forward
 
     def _can_go_stale(self) -> bool:
         return self.original is not None and self.original.weight.exists
@@ -211,11 +212,11 @@ class Link:
 
 def add_link(module: nn.Module, parameter: nn.Parameter, layer: str) -> Link:
     """Link a sparse weight of a module, which has its mask or its positions by now."""
-    name = next(name for name, one in module._parameters.items() if one is parameter)
+    name = next(name for name, one in parameters_of(module).items() if one is parameter)
     links: dict[str, Link] = module.__dict__.setdefault(LINKS, {})
     links[name] = Link(module, name, layer)
-    module._state_dict_pre_hooks[HOOK] = before_saving  # type: ignore[index]
-    module._load_state_dict_post_hooks[HOOK] = after_loading  # type: ignore[index]
+    state_dict_pre_hooks(module)[HOOK] = before_saving
+    load_post_hooks(module)[HOOK] = after_loading
     return links[name]
 
 
@@ -228,8 +229,8 @@ def links_of(module: nn.Module) -> list[Link]:
 def unlink(module: nn.Module) -> None:
     """Remove the links of a module and their hooks."""
     module.__dict__.pop(LINKS, None)
-    for hooks in (module._forward_pre_hooks, module._state_dict_pre_hooks, module._load_state_dict_post_hooks):
-        hooks.pop(HOOK, None)  # type: ignore[call-overload]
+    for hooks in (forward_pre_hooks(module), state_dict_pre_hooks(module), load_post_hooks(module)):
+        hooks.pop(HOOK, None)
 
 
 def unlinked_copy(model: nn.Module) -> nn.Module:
@@ -246,7 +247,7 @@ def before_forward(module: nn.Module, _args: object) -> None:
         _before_forward(module)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _before_forward(module: nn.Module) -> None:
     links = links_of(module)
     for link in links:
@@ -256,7 +257,7 @@ def _before_forward(module: nn.Module) -> None:
         if torch.is_grad_enabled():
             link.clear_gradients()
     if all(link.weight.mask is None and link.is_settled for link in links):  # a hook keeps layers from being fused
-        module._forward_pre_hooks.pop(HOOK, None)  # type: ignore[call-overload]
+        forward_pre_hooks(module).pop(HOOK, None)
 
 
 def before_saving(module: nn.Module, _prefix: str, _keep_vars: bool) -> None:

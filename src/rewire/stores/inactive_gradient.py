@@ -11,12 +11,16 @@ TILE = 1 << 20  # weights whose gradient is in memory at once
 
 
 def gradient_tiles(
-    pairs: Sequence[tuple[Tensor, Tensor]], geometry: Geometry, size: int
+    pairs: Sequence[tuple[Tensor, Tensor]], geometry: Geometry, size: int, dense_gradients: Sequence[Tensor] = ()
 ) -> Iterator[tuple[int, Tensor]]:
-    """The gradient of a dense weight in row-major pieces of about ``size``, summed over (input, output gradient) pairs.
+    """The gradient of a dense weight in row-major pieces of about ``size``.
 
-    Pieces are whole outputs: of several whole groups, or some of one group that is larger than a piece.
+    It is the sum over all pairs of an input and an output gradient, and over ``dense_gradients``, which come from code
+    that read the weight as a dense tensor. Pieces are whole outputs: of several whole groups, or some of one group that
+    is larger than a piece. Without any gradient there are no pieces.
     """
+    if not pairs and not dense_gradients:
+        return
     row = geometry.shape[1] * geometry.taps
     group = geometry.shape[0] // geometry.groups
     together = max(size // (group * row), 1) * group  # the outputs of as many groups as a piece can hold
@@ -26,10 +30,15 @@ def gradient_tiles(
         columns = slice(first // group * geometry.shape[1], last // group * geometry.shape[1])
         for begin in range(first, last, step):
             rows = slice(begin, min(begin + step, last))
-            total = _rows_gradient(*pairs[0], geometry, rows, columns)
-            for x, grad in pairs[1:]:
-                total += _rows_gradient(x, grad, geometry, rows, columns)
-            yield begin * row, total.reshape(-1)
+            total: Tensor | None = None
+            for x, grad in pairs:
+                part = _rows_gradient(x, grad, geometry, rows, columns).reshape(-1)
+                total = part if total is None else total.add_(part)
+            for dense in dense_gradients:
+                part = dense.reshape(geometry.shape[0], -1)[rows].reshape(-1)
+                total = part.clone() if total is None else total.add_(part)
+            assert total is not None
+            yield begin * row, total
 
 
 def _rows_gradient(x: Tensor, grad: Tensor, geometry: Geometry, rows: slice, columns: slice) -> Tensor:

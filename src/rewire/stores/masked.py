@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
+from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import Found
@@ -55,6 +56,7 @@ class MaskedStore:
         self.ranks = ranks
         self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
+        self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
         self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
@@ -86,13 +88,14 @@ class MaskedStore:
 
         return clear
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
+        self._decay = decay
         for layer in self.layers:
             layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
 
     @torch.no_grad()
-    def before_step(self, decay: float = 0.9) -> None:
+    def before_step(self) -> None:
         """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
             _convert_loaded_state(self.optimizer, layer)
@@ -100,7 +103,7 @@ class MaskedStore:
         self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
-                layer.update_average(decay, getattr(self.optimizer, "grad_scale", None))
+                layer.update_average(self._decay, getattr(self.optimizer, "grad_scale", None))
         self.clear_inactive_grads()
 
     @torch.no_grad()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
-from rewire.core.layer import LayerSpec, Signal
+from rewire.core.layer import LayerSpec, Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
@@ -128,14 +129,17 @@ class MaskedLayer:
 
     # Signals, for the method.
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal at the active positions."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         values = take(self._dense(signal), self.to_local(self.active()))
         return values.sign() if signal is Signal.SIGN else values
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``."""
-        top = top_where_inactive(self._dense(signal), self.local_mask, k, floor)
+        dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
+        top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
     def _dense(self, signal: Signal) -> Tensor:
@@ -146,6 +150,10 @@ class MaskedLayer:
             grad = self.grad
             return torch.zeros_like(self.weight) if grad is None else grad.detach()
         return self.weight
+
+    def _dense_score(self, score: ScoreLike) -> Tensor:
+        dense = [self._dense(signal).sign() if signal is Signal.SIGN else self._dense(signal) for signal in score.reads]
+        return evaluate(score, dense)
 
     def is_finite(self) -> bool:
         """Whether the whole gradient is finite."""

@@ -5,7 +5,7 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -18,8 +18,9 @@ from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
-from rewire.nn.hwcn import TWINS, keep_innermost, leave_innermost
-from rewire.nn.packed import uncovered, unpack_module
+from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.packed import unpack_module
+from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
@@ -53,14 +54,15 @@ class PackedStore:
         drawn: Sequence[Tensor | None],
         optimizer: torch.optim.Optimizer,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked``: names of layers that are not packed even if a kernel covers them.
+        """
         self.optimizer, self.ranks = optimizer, ranks
         uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [
-            "shared by several modules" if uses.count(id(one.parameter)) > 1 else uncovered(one.module, one.parameter)
-            for one in found
-        ]
+        reasons = [_not_packed_reason(one, uses.count(id(one.parameter)), keep_masked) for one in found]
         self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
@@ -77,9 +79,9 @@ class PackedStore:
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
-        self._twins = [module for module in model.modules() if type(module) in TWINS]
-        for module in self._twins:
-            keep_innermost(module)
+        self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
+        for module in self._hwcn_modules:
+            use_hwcn_module(module)
 
     @property
     def keep_inactive_grads(self) -> bool:
@@ -90,7 +92,7 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep or layer.module.tape is None:
+            if not keep or layer.module.backward_record is None:
                 layer.record(keep)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
@@ -99,7 +101,7 @@ class PackedStore:
         self._masked.follow(optimizer)
         self.optimizer = optimizer
 
-    def track_momentum(self) -> None:
+    def track_momentum(self, decay: float) -> None:
         """Never called: ``sparsify`` refuses methods that read momentum."""
         raise AssertionError("the packed store supplies no momentum")
 
@@ -152,10 +154,17 @@ class PackedStore:
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             map_state(self.optimizer, layer.parameter, spread)
             unlink(layer.module)
-            unpack_module(layer.module, spread(layer.parameter.detach()))
-        for module in self._twins:
-            leave_innermost(module)
+            unpack_module(layer.module)
+        for module in self._hwcn_modules:
+            restore_torch_module(module)
         self._masked.remove()
+
+
+def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+    """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
+    if found.spec.name in keep_masked:
+        return "kept masked"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
 
 
 def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizer: torch.optim.Optimizer) -> PackedLayer:

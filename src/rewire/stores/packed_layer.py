@@ -7,10 +7,12 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
-from rewire.core.layer import Signal
+from rewire.core.layer import Signal, read_score
+from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
-from rewire.nn.packed import Tape, pack_module
+from rewire.nn.backward_record import BackwardRecord
+from rewire.nn.packed import pack_module
 from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer_state import map_state
@@ -24,14 +26,14 @@ class PackedLayer:
     def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
         self.spec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values)
+        self.module = pack_module(found.module, active, values, found.spec.name)
         self.parameter = found.parameter
         self.link = add_link(self.module, self.parameter, self.name)
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
         self._before_accumulation: RemovableHandle | None = None
-        self._is_first = True  # whether the gradient is accumulated for the first time since it was cleared
+        self._was_cleared = True  # whether the gradient was zero or nothing before the last accumulation
         self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated
 
     @property
@@ -53,8 +55,10 @@ class PackedLayer:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
 
-    def read(self, signal: Signal) -> Tensor:
+    def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""
+        if not isinstance(signal, Signal):
+            return read_score(self, signal)
         assert signal is not Signal.MOMENTUM, "sparsify refuses methods that read momentum"
         values = self.parameter.detach()
         if signal is Signal.GRAD:
@@ -62,16 +66,23 @@ class PackedLayer:
             return torch.zeros_like(values) if grad is None else grad.detach()
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: Signal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
-        assert signal is Signal.GRAD, f"only gradients exist at inactive positions, not {signal}"
-        return top_of_tiles(self._tiles(), k, floor, self.parameter.detach(), self.shape.numel())
+        assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
+        tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
+        return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
+        for begin, grad, used in self._tiles():
+            zeros = torch.zeros_like(grad)
+            yield begin, evaluate(score, [grad if s is Signal.GRAD else zeros for s in score.reads]), used
 
     def _tiles(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        tape, active, scale = self.module.tape, self.active(), self._scale()
-        if tape is None or not tape.pairs:
+        record, active, scale = self.module.backward_record, self.active(), self._scale()
+        if record is None:
             return
-        for begin, tile in gradient_tiles(tape.pairs, self.module.geometry, TILE):
+        for begin, tile in gradient_tiles(record.pairs, self.module.geometry, TILE, record.dense_gradients):
             used = torch.zeros(len(tile), dtype=torch.bool)
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
@@ -79,7 +90,7 @@ class PackedLayer:
 
     def record(self, wanted: bool) -> None:
         """Start a new record of inputs and output gradients for a step that ranks gradients, or stop recording."""
-        self.module.tape = Tape() if wanted else None
+        self.module.backward_record = BackwardRecord() if wanted else None
         if wanted and self._before_accumulation is None:
             self._before_accumulation = self.parameter.register_hook(self._note_cleared_gradient)
         elif not wanted and self._before_accumulation is not None:
@@ -88,12 +99,12 @@ class PackedLayer:
 
     def _note_cleared_gradient(self, _grad: Tensor) -> None:
         """Before accumulation: ``zero_grad`` may have been called since the last one, without a step between."""
-        self._is_first = self.has_no_gradient()
+        self._was_cleared = self.has_no_gradient()
 
     def accumulated(self) -> None:
         """After accumulation: take what it is made of and its norm, if the coming step ranks gradients."""
-        if self.module.tape is not None and self.parameter.grad is not None:
-            self.module.tape.accumulated(self._is_first)
+        if self.module.backward_record is not None and self.parameter.grad is not None:
+            self.module.backward_record.accumulated(self._was_cleared)
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -105,7 +116,8 @@ class PackedLayer:
 
     def is_finite(self) -> bool:
         """Whether the gradients of weights and outputs are."""
-        seen = [] if self.module.tape is None else [grad for _, grad in self.module.tape.pairs]
+        record = self.module.backward_record
+        seen = [] if record is None else [grad for _, grad in record.pairs] + record.dense_gradients
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 

@@ -68,8 +68,8 @@ class Store(Protocol):
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the state of this optimizer from now on."""
 
-    def track_momentum(self) -> None:
-        """Keep an average of the dense gradient of every layer from now on."""
+    def track_momentum(self, decay: float) -> None:
+        """Keep a running average of the dense gradient of every layer from now on."""
 
     def before_step(self) -> None:
         """Leave only active gradients to the optimizer."""

@@ -5,10 +5,11 @@ import weakref
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import put, take, where_true
+from rewire.core.state_names import MASK_SUFFIX
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import local
-from rewire.model.state_names import MASK_SUFFIX
 from rewire.nn.packed import Packed, resize
 from rewire.stores.rearrange import Rearrangement
 
@@ -25,7 +26,7 @@ class SparseWeight:
     def exists(self) -> bool:
         """Whether the module is still there, and its weight still sparse."""
         module = self._module()
-        return module is not None and (isinstance(module, Packed) or self.name + MASK_SUFFIX in module._buffers)
+        return module is not None and (isinstance(module, Packed) or self.name + MASK_SUFFIX in buffers_of(module))
 
     @property
     def module(self) -> nn.Module:
@@ -37,14 +38,14 @@ class SparseWeight:
     @property
     def parameter(self) -> nn.Parameter:
         """The dense weight, or its non-zeros."""
-        parameter = self.module._parameters[self.name]
+        parameter = parameters_of(self.module)[self.name]
         assert parameter is not None
         return parameter
 
     @property
     def mask(self) -> Tensor | None:
         """The mask of a masked weight, on this rank; ``None`` if the weight is packed."""
-        mask = self.module._buffers.get(self.name + MASK_SUFFIX)
+        mask = buffers_of(self.module).get(self.name + MASK_SUFFIX)
         return None if mask is None else local(mask)
 
     @property
@@ -91,7 +92,7 @@ class SparseWeight:
         self.module.weight_positions = move(before, edit.grow).to(self.topology.dtype)
 
     def take_topology_of(self, other: "SparseWeight") -> None:
-        """Move to the topology of another weight; a position that is new here begins with the value that it has there."""
+        """Move to the topology of another weight; positions that are new here take the values that they have there."""
         mine, theirs = self.positions(), other.positions().to(self.parameter.device)
         new = theirs[~torch.isin(theirs, mine)]
         source = local(other.parameter).detach()

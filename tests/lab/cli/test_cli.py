@@ -35,7 +35,7 @@ def test_help_comes_without_torch(tmp_path):
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_command_shows_examples(name, capsys):
     with pytest.raises(SystemExit) as end:
-        cli.parse(cli.COMMANDS[name], [name, "--help"])
+        cli.parse(cli.COMMANDS[name][0], [name, "--help"])
     assert end.value.code == 0
     assert f"Examples:\n  rewire {name}" in capsys.readouterr().out
 
@@ -45,7 +45,7 @@ def test_train_then_runs_then_report(tmp_path):
     first = rewire(*words, cwd=tmp_path).stdout
     for part in ("accuracy", "weights", "inference", "of dense", "empty neurons", "written to", "r/one"):
         assert part in first
-    assert "1 done, 0 running, 0 failed, 0 waiting" in rewire("runs", "r", cwd=tmp_path).stdout
+    assert "1 done, 0 running, 0 failed, 0 planned" in rewire("runs", "r", cwd=tmp_path).stdout
     assert "report.html" in rewire("report", "r", cwd=tmp_path).stdout
     assert (tmp_path / "r" / "report.html").exists()
     again = rewire("train", "--resume", "r/one", cwd=tmp_path).stdout  # finished: shown, not repeated
@@ -85,7 +85,7 @@ def test_lists(tmp_path):
         (["report", "."], "holds no runs"),
         (["runs", "."], "holds no runs"),
         (["data", "fetch", "mnist"], "unknown data set 'mnist'. Did you mean 'fashion-mnist'"),
-        (["data", "fetch"], "which data set"),
+        (["data", "fetch"], "name the data set to download"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

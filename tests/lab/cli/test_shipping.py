@@ -10,6 +10,7 @@ import rewire
 from rewire.analysis.density import masks
 from rewire.lab import models
 from rewire.lab.cli.main import main
+from rewire.lab.cli.shipping import WRITERS
 from rewire.lab.run import Run
 from rewire.lab.training.network import read_network
 from rewire.lab.training.train import train
@@ -101,11 +102,15 @@ def test_shrink(folder, tmp_path, capsys, name, packed):
         assert (file.stat().st_size < 15_000) is bool(packed)
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr", "safetensors", "onnx"])
+ENDS = {kind: suffix for kind, (suffix, _) in WRITERS.items()}
+
+
+@pytest.mark.parametrize("kind", list(ENDS))
 @pytest.mark.parametrize("shrunk", [[], ["--shrink"]])
 def test_export(folder, tmp_path, capsys, kind, shrunk):
-    main(["export", str(folder), "--to", kind, "-o", str(tmp_path / "file"), *shrunk])
-    assert (tmp_path / "file").stat().st_size > 100
+    file = tmp_path / f"file{ENDS[kind]}"
+    main(["export", str(folder), "--to", kind, "-o", str(file), *shrunk])
+    assert file.stat().st_size > 100
     assert "read back and compared" in capsys.readouterr().out
 
 
@@ -123,7 +128,7 @@ def wrong(folder, tmp_path):
         ["export", str(tmp_path), "--to", "dense", "-o", out],
         *(["export", run, "--to", kind, "-o", str(tmp_path)] for kind in ("dense", "csr", "safetensors")),
         *(
-            ["export", run, "--to", kind, "-o", str(tmp_path / "file" / "x")]
+            ["export", run, "--to", kind, "-o", str(tmp_path / "file" / f"x{ENDS[kind]}")]
             for kind in ("dense", "csr", "safetensors")
         ),
         ["inspect", str(folder / "topology.safetensors")],

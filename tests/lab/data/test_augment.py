@@ -172,7 +172,7 @@ def test_plain_batches_keep_the_order_and_every_image() -> None:
 def test_impossible_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="batch size is 0"):
         steps_per_epoch(10, 0)
-    with pytest.raises(ValueError, match="give uint8 images"):
-        next(batches(IMAGES.float(), LABELS, size=4, seed=0, epoch=0, mean=[0.0], std=[1.0]))
+    with pytest.raises(ValueError, match="give uint8 or float32 images"):
+        next(batches(IMAGES.double(), LABELS, size=4, seed=0, epoch=0, mean=[0.0], std=[1.0]))
     with pytest.raises(ValueError, match=r"10 images of torch\.uint8 and 3 labels"):
         next(batches(IMAGES, LABELS[:3], size=4, seed=0, epoch=0, mean=[0.0], std=[1.0]))

@@ -73,7 +73,7 @@ def test_limit_keeps_the_classes_balanced() -> None:
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones() -> None:
     for call in (data.load, data.fetch):
-        with pytest.raises(ValueError, match=r"unknown data set 'cifar-100': did you mean 'cifar100'\?") as caught:
+        with pytest.raises(ValueError, match=r"unknown data set 'cifar-100'. Did you mean 'cifar100'\?") as caught:
             call("cifar-100")
         assert all(name in str(caught.value) for name in data.DATASETS)
 

@@ -12,7 +12,8 @@ import pytest
 from rewire.lab.engines.local import run_all
 from rewire.lab.results import read_record
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place, train
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place
 
 QUICK = Run(model="mlp", epochs=2, batch_size=64, limit=200)
 
@@ -39,8 +40,8 @@ def test_all_runs_are_carried_out_and_a_failure_does_not_stop_the_rest(tmp_path)
     )
     assert [outcome[run.id] for run in runs] == [None, None, None]
     assert "vgg16" in outcome[broken.id]
-    assert read_record(tmp_path / broken.id).status == "failed"
-    assert "Traceback" in read_record(tmp_path / broken.id).error
+    assert read_record(tmp_path / broken.folder_name).status == "failed"
+    assert "Traceback" in read_record(tmp_path / broken.folder_name).error
     for run in runs:
         assert heard.count((run.id, "epoch")) == 2
         assert heard.count((run.id, "done")) == 1
@@ -54,20 +55,20 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on_from_its_checkpoint(tmp
         if event["kind"] == "epoch":
             epochs.append(event["epoch"])
             if event["epoch"] == 3 and epochs.count(3) == 1:
-                os.kill(worker_of(tmp_path / run.id), signal.SIGKILL)
+                os.kill(worker_of(tmp_path / run.folder_name), signal.SIGKILL)
 
     assert go([run], tmp_path, workers=1, listen=listen) == {run.id: None}
     assert sorted(set(epochs)) == list(range(1, 9))
     assert len(epochs) <= 9 + 1  # at most what was under way is done twice
-    assert read_record(tmp_path / run.id).result["loss"] == train(run, tmp_path / "undisturbed")["loss"]
+    assert read_record(tmp_path / run.folder_name).result["loss"] == train(run, tmp_path / "undisturbed")["loss"]
 
 
 def test_a_run_that_kills_every_worker_is_given_up(tmp_path):
-    run = replace(QUICK, epochs=5)
+    run = replace(QUICK, epochs=500)  # long enough to be still under way when the event of an epoch arrives
 
     def listen(run, event):
         if event["kind"] == "epoch":
-            os.kill(worker_of(tmp_path / run.id), signal.SIGKILL)
+            os.kill(worker_of(tmp_path / run.folder_name), signal.SIGKILL)
 
     outcome = go(
         [run, replace(QUICK, epochs=1)], tmp_path, workers=1, listen=lambda r, e: listen(r, e) if r == run else None
@@ -87,7 +88,7 @@ from dataclasses import replace
 from pathlib import Path
 from rewire.lab.engines.local import run_all
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place
+from rewire.lab.training.trainer import Place
 if __name__ == "__main__":
     runs = [Run(model="mlp", epochs=6, batch_size=64, limit=200, seed=seed) for seed in range(4)]
     def say(run, event):

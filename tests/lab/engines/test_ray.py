@@ -15,7 +15,8 @@ from rewire.lab.engines import work
 from rewire.lab.engines.ray import Resources, run_all
 from rewire.lab.results import read_record
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place, train
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place
 
 QUICK = Run(model="mlp", epochs=2, batch_size=64, limit=200)
 
@@ -39,7 +40,7 @@ def test_all_runs_are_carried_out_and_a_failure_does_not_stop_the_rest(tmp_path)
     outcome = go([runs[0], broken, runs[1]], tmp_path, lambda run, event: heard.append((run.id, event["kind"])))
     assert [outcome[run.id] for run in runs] == [None, None]
     assert "vgg16" in outcome[broken.id]
-    assert "Traceback" in read_record(tmp_path / broken.id).error
+    assert "Traceback" in read_record(tmp_path / broken.folder_name).error
     for run in runs:
         assert [kind for name, kind in heard if name == run.id and kind != "step"] == [
             "begin",
@@ -47,7 +48,10 @@ def test_all_runs_are_carried_out_and_a_failure_does_not_stop_the_rest(tmp_path)
             "epoch",
             "done",
         ]
-        assert read_record(tmp_path / run.id).result["loss"] == train(run, tmp_path / "here" / run.id)["loss"]
+        assert (
+            read_record(tmp_path / run.folder_name).result["loss"]
+            == train(run, tmp_path / "here" / run.folder_name)["loss"]
+        )
     assert not list(tmp_path.glob(".seen-by-all*"))
 
 
@@ -70,8 +74,8 @@ def test_the_run_of_a_killed_worker_goes_on_from_its_checkpoint(tmp_path):
     assert sorted(set(epochs)) == list(range(1, 7))
     assert 1 not in epochs[3:]  # it did not begin anew
     undisturbed = train(run, tmp_path / "undisturbed")
-    assert read_record(tmp_path / run.id).result["loss"] == undisturbed["loss"]
-    topologies = [tmp_path / name / "topology.safetensors" for name in (run.id, "undisturbed")]
+    assert read_record(tmp_path / run.folder_name).result["loss"] == undisturbed["loss"]
+    topologies = [tmp_path / name / "topology.safetensors" for name in (run.folder_name, "undisturbed")]
     assert topologies[0].read_bytes() == topologies[1].read_bytes()
 
 
@@ -136,7 +140,7 @@ import signal, sys
 from pathlib import Path
 from rewire.lab.engines.ray import Resources, run_all
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place
+from rewire.lab.training.trainer import Place
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 runs = [Run(model="mlp", epochs=200, batch_size=64, limit=200, seed=seed) for seed in range(3)]
 say = lambda run, event: print(event["kind"], flush=True)
@@ -161,7 +165,7 @@ def test_a_stopped_sweep_leaves_no_process_and_can_go_on(tmp_path):
     assert not list(tmp_path.glob(".seen-by-all*"))
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     record = read_record(folder)
-    assert record.status == "waiting"
+    assert record.status == "planned"
     assert 0 < len(record.metrics) < 200
 
 

@@ -10,6 +10,8 @@ from PIL import Image
 from tests.lab.made_up import SHAPES, masks, record, sweep, write
 
 from rewire.lab.report import figures, style
+from rewire.lab.report.looks import all_looks, look_of_label
+from rewire.lab.report.pictures import pictures
 from rewire.lab.results import read_records
 from rewire.lab.run import Run
 
@@ -61,7 +63,7 @@ def test_masks_stand_side_by_side_in_the_order_of_the_paper(records):
 
 def test_an_unknown_layer_is_refused_with_the_nearest(records):
     with pytest.raises(ValueError, match=r"unknown layer 'conv22'\. Did you mean 'conv2'\?"):
-        figures.pictures(records, "conv22")
+        pictures(records, "conv22")
 
 
 def test_a_kernel_becomes_a_tile():
@@ -111,14 +113,14 @@ def test_accuracy_of_dense_runs_alone():
 
 def test_a_run_under_way_is_drawn_as_far_as_it_is(tmp_path):
     write(tmp_path, RUN, 0.5, status="half")
-    (picture,) = figures.pictures(read_records(tmp_path))
+    (picture,) = pictures(read_records(tmp_path))
     assert picture.name == "accuracy-digits-vgg-small"
     assert list(lines(picture.figure.axes[0])["GGR"].get_xdata()) == [1, 2]
 
 
 def test_no_figure_without_an_epoch(tmp_path):
-    write(tmp_path, RUN, status="waiting")
-    assert figures.pictures(read_records(tmp_path)) == []
+    write(tmp_path, RUN, status="planned")
+    assert pictures(read_records(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -128,15 +130,15 @@ def test_no_figure_without_an_epoch(tmp_path):
 def test_the_column_of_the_paper_is_shown_or_else_the_fullest(columns, shown):
     runs = [replace(RUN, sparsity=sparsity, start=start) for sparsity, start in columns]
     runs.append(replace(runs[-1], method="set"))
-    first = figures.pictures([record(run, 0.5) for run in runs])[0]
+    first = pictures([record(run, 0.5) for run in runs])[0]
     assert first.caption.endswith(f"VGG-small on digits, {shown} start.")
 
 
 def test_every_figure_is_named_and_the_third_layer_is_the_default(records):
-    made = figures.pictures(records)
+    made = pictures(records)
     assert [one.name.split("-")[0] for one in made] == ["layers", "masks", "density", "accuracy"]
     assert "masks of layer conv3" in made[1].title
-    assert "masks of layer fc2" in figures.pictures(records, "fc2")[1].title
+    assert "masks of layer fc2" in pictures(records, "fc2")[1].title
 
 
 def test_files_are_the_same_bytes_every_time(records, tmp_path):
@@ -177,9 +179,9 @@ def contrast(first, second):
     return (brighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("name", [*style.LOOKS, "another"])
+@pytest.mark.parametrize("name", [*(look.label for look in all_looks()), "another"])
 def test_every_method_is_visible_on_light_and_on_dark(name):
-    on_light, on_dark, _ = style.LOOKS.get(name, style.OTHER)
+    on_light, on_dark = look_of_label(name).light, look_of_label(name).dark
     assert contrast(on_light, "#ffffff") >= 3
     assert contrast(on_dark, "#181e26") >= 3
 

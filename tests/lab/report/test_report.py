@@ -16,7 +16,8 @@ from rich.console import Console
 from tests.lab.made_up import ENVIRONMENT, record, sweep, write
 
 from rewire.lab.report import render, report
-from rewire.lab.report.tables import Cell, Table, table1
+from rewire.lab.report.cells import Cell, Table
+from rewire.lab.report.tables import table1
 from rewire.lab.results import claim, write_json
 from rewire.lab.run import Run
 
@@ -127,12 +128,12 @@ def test_every_table_and_figure_is_a_file(reported):
 
 def test_the_page_tells_what_is_not_finished(reported):
     page = (reported / "report.html").read_text()
-    for count, status in ((34, "done"), (1, "running"), (1, "failed"), (1, "waiting")):
+    for count, status in ((34, "done"), (1, "running"), (1, "failed"), (1, "planned")):
         assert f"<b>{count}</b> {status}</li>" in page
     assert "deepr 97% erk seed 0 <span class='soft'>failed, epoch 4 of 8</span>" in page
     assert "<code>RuntimeError: &lt;b&gt;out of beads&lt;/b&gt;</code>" in page
     assert "Traceback" not in page
-    assert "static 97% erk seed 0 <span class='soft'>waiting, epoch 4 of 8</span>" in page
+    assert "static 97% erk seed 0 <span class='soft'>planned, epoch 4 of 8</span>" in page
     assert "snfs 97% erk seed 0 <span class='soft'>running, epoch 4 of 8</span>" in page
 
 
@@ -204,12 +205,12 @@ def test_a_folder_without_runs(tmp_path):
 
 
 def test_nothing_is_finished_yet(tmp_path):
-    write(tmp_path, RUN, status="waiting")
+    write(tmp_path, RUN, status="planned")
     planned = {"experiment": "table1", "scale": "demo", "command": "rewire sweep", "runs": [RUN.id, "not-begun"]}
     write_json(tmp_path / "sweep.json", planned)
     page = report.write_report(tmp_path).read_text()
     assert "No run is finished yet: tables appear with the first one." in page
-    assert "<b>2</b> waiting" in page
+    assert "<b>2</b> planned" in page
 
 
 def test_different_machines_are_listed_with_their_runs(tmp_path, monkeypatch):
@@ -226,7 +227,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"unknown layer 'fc3'\. Did you mean 'fc"):
         report.write_report(tmp_path, layer="fc3")
     write_json(tmp_path / "sweep.json", {"experiment": "table1"})
-    with pytest.raises(ValueError, match=r"sweep\.json lacks command, runs, scale"):
+    with pytest.raises(ValueError, match=r"sweep\.json lacks command, runs"):
         report.write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 

@@ -9,8 +9,9 @@ from tests.distributed.ranks import run as on_ranks
 from rewire.lab.cli.main import main
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
-from rewire.lab.training.ranks import Team
-from rewire.lab.training.train import Place, train
+from rewire.lab.training.ranks import RankGroup
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place
 
 # The last batch has one image, of which one rank has none; SNFS keeps averages, which are spread as well.
 RUN = Run(model="vgg-small", width=0.25, epochs=2, batch_size=33, limit=100, precision="float64", every=2, until=1.0)
@@ -24,24 +25,24 @@ def trained(folder, stop=None, fsdp=True):
         if event["kind"] == "epoch" and event["epoch"] == stop:
             raise InterruptedError
 
-    team = Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), fsdp)
+    ranks = RankGroup(torch.distributed.get_rank(), torch.distributed.get_world_size(), fsdp)
     found = []
     for run in RUNS:
         try:
-            found.append(train(run, folder / run.id, Place(team=team), report))
+            found.append(train(run, folder / run.folder_name, Place(ranks=ranks), report))
         except InterruptedError:
             found.append(None)
     return found
 
 
 def test_two_shards_have_the_results_of_one_process_and_go_on_anywhere(tmp_path):
-    alone = [train(run, tmp_path / "alone" / run.id) for run in RUNS]
+    alone = [train(run, tmp_path / "alone" / run.folder_name) for run in RUNS]
     assert on_ranks(trained, 2, tmp_path / "a", tmp_path / "shards", 1) == [[None, None], [None, None]]
     for other in ("copies", "one"):
         shutil.copytree(tmp_path / "shards", tmp_path / other)
     results = on_ranks(trained, 2, tmp_path / "b", tmp_path / "shards")[1]
     copies = on_ranks(trained, 2, tmp_path / "c", tmp_path / "copies", None, False)[0]
-    one = [train(run, tmp_path / "one" / run.id) for run in RUNS]
+    one = [train(run, tmp_path / "one" / run.folder_name) for run in RUNS]
     for expected, *found in zip(alone, results, copies, one, strict=True):
         assert len(expected["rewirings"]) >= 3
         for result in found:
@@ -50,7 +51,7 @@ def test_two_shards_have_the_results_of_one_process_and_go_on_anywhere(tmp_path)
             assert result["accuracy"] == expected["accuracy"]
             assert result["loss"] == pytest.approx(expected["loss"], rel=1e-9)
     for run in RUNS:
-        files = [tmp_path / name / run.id for name in ("alone", "shards")]
+        files = [tmp_path / name / run.folder_name for name in ("alone", "shards")]
         assert len({(one / "topology.safetensors").read_bytes() for one in files}) == 1
         here, there = (checkpoints.load(one / "checkpoint.safetensors") for one in files)
         assert here["model"].keys() == there["model"].keys()

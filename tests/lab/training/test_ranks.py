@@ -15,15 +15,16 @@ from torch import nn
 
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
-from rewire.lab.training.ranks import SharedBatchNorm2d, Team
-from rewire.lab.training.train import Place, Trainer, train
+from rewire.lab.training.ranks import RankGroup, SharedBatchNorm2d
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place, Trainer
 
 # 100 images in batches of 33: parts of 16 and 17 images, and a last batch of one image, of which one rank has none.
 RUN = Run(model="vgg-small", width=0.25, epochs=2, batch_size=33, limit=100, precision="float64", every=2, until=1.0)
 
 
 def here():
-    return Team(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    return RankGroup(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
 def trained(run, folder, stop=None):
@@ -32,7 +33,7 @@ def trained(run, folder, stop=None):
             raise InterruptedError
 
     try:
-        return train(run, folder, Place(team=here()), report)
+        return train(run, folder, Place(ranks=here()), report)
     except InterruptedError:
         return None
 
@@ -72,11 +73,11 @@ def refusals(folder):
     said = []
     for run in (replace(RUN, store="packed"), replace(RUN, model="vgg16")):
         try:
-            train(run, folder, Place(team=here()))
+            train(run, folder, Place(ranks=here()))
         except ValueError as error:
             said.append(str(error))
     try:
-        here().once(lambda: (folder / "missing").read_text())
+        here().on_first(lambda: (folder / "missing").read_text())
     except (OSError, RuntimeError) as error:
         said.append(str(error))
     return said
@@ -115,7 +116,7 @@ def test_shared_batch_norm_is_batch_norm_of_the_whole_batch(tmp_path):
         torch.testing.assert_close((mean, variance), (module.running_mean, module.running_var))
 
 
-def test_a_team_of_one_trains_as_before():
+def test_a_group_of_one_trains_as_before():
     trainer = Trainer(RUN, Place())
     assert trainer.shared is trainer.model
     assert not [module for module in trainer.model.modules() if isinstance(module, SharedBatchNorm2d)]

@@ -10,7 +10,8 @@ import rewire
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
 from rewire.lab.training.recipe import learning_rate, method_of
-from rewire.lab.training.train import Place, Trainer, train
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place, Trainer
 
 QUICK = Run(model="mlp", epochs=3, batch_size=64, limit=300)
 

@@ -1,15 +1,17 @@
-"""The arguments of each sub-command of ``rewire``: a class each, whose docstring is its help."""
+"""The arguments of each sub-command of ``rewire``: one class each, whose docstring is its help."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
 from rewire.lab.run import Run
 
 RUNS = Path("runs")
+NetworkPath = Positional[Path]
+OutputFile = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,76 +19,89 @@ class Train:
     """Train one network and write its results.
 
     Examples:
-      rewire train                                       GGR at 97 % on the embedded digits
+      rewire train                                       GGR at 97 % sparsity on the digits of scikit-learn
       rewire train --method rigl --sparsity 0.99 --seed 1
+      rewire train --method ideas/cautious.py:cautious   a method of your own: a function in a file
       rewire train --data cifar100 --model resnet-18 --width 0.25 --epochs 10 --data-dir data
       rewire train --start connected-uniform --init fan_in --sparsity 0.99
-      rewire train --resume runs/train/0123456789ab      go on with an interrupted run
-      torchrun --nproc-per-node 2 -m rewire.lab train    one run on two processes: the same batch, shared out
+      rewire train --resume runs/train/NAME              continue an interrupted run
+      torchrun --nproc-per-node 2 -m rewire.lab train    one run on two processes, each with its part of every batch
       torchrun --nproc-per-node 2 -m rewire.lab train --fsdp
 
     """
 
     run: OmitArgPrefixes[Run]
     device: str = "cpu"
-    """Where to train: cpu, cuda, cuda:1, mps, ..."""
+    """The device to train on: cpu, cuda, cuda:1, mps, ..."""
     data_dir: Path | None = None
-    """Folder with the extracted archives of the data set; without it $REWIRE_DATA and the cache are searched."""
+    """The folder with the extracted archives of the data set; by default $REWIRE_DATA, then the cache."""
     out: Path | None = None
-    """Folder of the results; runs/train/ID by default."""
+    """The folder for the results; by default runs/train/NAME."""
     resume: Path | None = None
-    """Folder of a run to go on with; all other settings are taken from it."""
+    """The folder of a run to continue; all other settings are taken from it."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the folder."""
     fsdp: bool = False
-    """Under torchrun: spread the model over the processes (FSDP2) instead of a copy for each (DDP)."""
+    """Under torchrun: shard the model over the processes (FSDP2) instead of a copy for each (DDP)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Carry out an experiment: all the runs of a table. What is done already is not repeated.
+    """Carry out all runs of an experiment, and report them. Runs that are done already are not trained again.
 
     Examples:
       rewire sweep demo                                  a few minutes on two cores
       rewire sweep table1 --scale laptop --workers 2 --data-dir data
       rewire sweep table3 --scale paper --device cuda --workers 1
+      rewire sweep exp.py:compare --seeds 5 --epochs 20 --set width=0.5 --dry-run
       rewire sweep table1 --scale paper --device cuda --engine ray --address auto --out /shared/table1
 
     """
 
     name: Positional[str]
-    """demo, table1, table3, table4, drop or stores."""
-    scale: Literal["demo", "laptop", "paper"] = "demo"
-    """How much: minutes on digits, hours on CIFAR-100, or as published."""
+    """The experiment: a name that `rewire experiments` shows, or a function that returns runs (file.py:function)."""
+    scale: Literal["demo", "laptop", "paper"] | None = None
+    """The size of an experiment of the library: minutes on digits (demo, the default), hours on CIFAR-100, or as
+    published."""
+    seeds: int | None = None
+    """Carry out every configuration with the seeds 0 to SEEDS - 1."""
+    epochs: int | None = None
+    """The number of epochs of every run."""
+    set: UseAppendAction[tuple[str, ...]] = ()
+    """Change a setting of every run, as in --set width=0.5. May be repeated."""
+    dry_run: bool = False
+    """List the runs, and neither train nor write anything."""
     workers: int = 2
-    """How many runs at once; on a cluster as many as it has room for."""
+    """How many runs to carry out at once; a Ray cluster carries out as many as fit."""
     engine: Literal["local", "ray"] = "local"
-    """Who carries the runs out: processes of this machine, or Ray."""
+    """Carry out the runs in processes of this machine (local), or on Ray (ray)."""
     address: str | None = None
-    """The Ray cluster (auto: the one this machine belongs to); without it Ray is started on this machine alone."""
+    """The address of a Ray cluster (auto: the cluster of this machine); by default Ray is started on this machine."""
     cpus: float = 1
-    """With Ray: processors of each run."""
+    """With Ray: processors for each run."""
     gpus: float | None = None
-    """With Ray: GPUs of each run, a share of one allowed; one by default where the device is cuda."""
+    """With Ray: GPUs for each run, a fraction allowed; by default one where the device is cuda."""
     device: str = "cpu"
-    """Where to train."""
+    """The device to train on."""
     data_dir: Path | None = None
-    """Folder with the extracted archives of the data set."""
+    """The folder with the extracted archives of the data set."""
     out: Path | None = None
-    """Folder of the results; runs/NAME-SCALE by default."""
-    store: Literal["masked", "packed"] | None = None
-    """Who holds the weights, in place of what the experiment says: masked, but for stores, which compares both."""
+    """The folder for the results; by default runs/NAME-SCALE."""
+    store: str | None = None
+    """How weights are stored in every run: masked (dense tensor and mask) or packed (non-zeros only); by default as the
+    experiment says."""
     tensorboard: bool = False
     """Also write curves for TensorBoard."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Print the tables of a folder of runs and write report.html, tables and figures.
+    """Print the tables of a folder of runs, and write report.html, tables and figures.
 
     Examples:
       rewire report runs/demo-demo
       rewire report runs/table4-paper --layer 2.layers.0
+      rewire report runs/compare --rows method --columns sparsity --baseline ggr
 
     """
 
@@ -94,11 +109,17 @@ class Report:
     """A folder with runs below it."""
     layer: str | None = None
     """The layer whose masks are shown side by side (figure 3)."""
+    rows: str | None = None
+    """Settings that distinguish the rows of a table over all runs, separated by commas, such as method,growth."""
+    columns: str | None = None
+    """Settings that distinguish its columns, such as sparsity,start."""
+    baseline: str | None = None
+    """The row that the others are compared with, seed by seed, such as ggr."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """List the data sets, or fetch one from its publisher.
+    """List the data sets, or download one from its publisher.
 
     Examples:
       rewire data list
@@ -109,12 +130,12 @@ class Data:
     action: Positional[Literal["list", "fetch"]]
     """What to do."""
     name: Positional[str | None] = None
-    """Which data set to fetch."""
+    """The data set to download."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Methods:
-    """List the methods, each as the composition of its parts.
+    """List the methods, each with the parts that it is composed of.
 
     Examples:
       rewire methods
@@ -123,8 +144,28 @@ class Methods:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Models:
+    """List the networks.
+
+    Examples:
+      rewire models
+
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiments:
+    """List the experiments.
+
+    Examples:
+      rewire experiments
+
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Show what is done, running, failed and waiting below a folder.
+    """List the runs below a folder: planned, running, done and failed, and the settings in which they differ.
 
     Examples:
       rewire runs runs
@@ -138,20 +179,20 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """Show what a network is made of: densities, empty neurons, multiply-adds, what was explored and what changed.
+    """Show the layers of a network: densities, empty neurons, multiply-adds, positions explored.
 
     Examples:
-      rewire inspect runs/train/0123456789ab
-      rewire inspect runs/train/0123456789ab --against runs/train/ba9876543210
-      rewire inspect runs/train/0123456789ab --json > network.json
-      rewire inspect runs/train/0123456789ab --pictures pictures
+      rewire inspect runs/train/NAME
+      rewire inspect runs/train/NAME --against runs/train/OTHER
+      rewire inspect runs/train/NAME --json > network.json
+      rewire inspect runs/train/NAME --pictures pictures
 
     """
 
-    network: Positional[Path]
+    network: NetworkPath
     """The folder of a run, or its checkpoint."""
     against: Path | None = None
-    """Another run or checkpoint: how much of its topology is the same."""
+    """Another run or checkpoint, to show how much of its topology is the same."""
     json: bool = False
     """Print JSON instead of a table."""
     pictures: Path | None = None
@@ -163,15 +204,15 @@ class Shrink:
     """Remove empty neurons and unused inputs, exactly, and write the smaller network.
 
     Examples:
-      rewire shrink runs/train/0123456789ab -o small.safetensors
-      rewire shrink runs/train/0123456789ab -o small.pt --packed
+      rewire shrink runs/train/NAME -o small.safetensors
+      rewire shrink runs/train/NAME -o small.pt --packed
 
     """
 
-    network: Positional[Path]
+    network: NetworkPath
     """The folder of a run, or its checkpoint."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The file: .safetensors (rewire.load_sparse reads it), or .pt for torch.load(weights_only=True)."""
+    out: OutputFile
+    """The file to write: .safetensors (rewire.load_sparse reads it), or .pt for torch.load(weights_only=True)."""
     packed: bool = False
     """Check the packed network as well, and write only the weights that exist into a .pt (a .safetensors has no
     others)."""
@@ -179,33 +220,54 @@ class Shrink:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Write a network for other tools, and read it back to see that it is the same.
+    """Write a network for other tools, read the file back, and check that it is the same network.
 
     Examples:
-      rewire export runs/train/0123456789ab --to safetensors -o network.safetensors
-      rewire export runs/train/0123456789ab --to csr -o network.npz
-      rewire export runs/train/0123456789ab --to onnx --shrink -o network.onnx
+      rewire export runs/train/NAME --to safetensors -o network.safetensors
+      rewire export runs/train/NAME --to csr -o network.npz
+      rewire export runs/train/NAME --to onnx --shrink -o network.onnx
 
     """
 
-    network: Positional[Path]
+    network: NetworkPath
     """The folder of a run, or its checkpoint."""
     to: Literal["dense", "csr", "safetensors", "onnx"]
-    """dense: all weights; safetensors: those that exist; csr: matrices for SciPy and torch; onnx."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The format: dense (.safetensors with all weights), safetensors (weights that exist), csr (.npz with matrices for
+    SciPy and torch) or onnx."""
+    out: OutputFile
     """The file to write."""
     shrink: bool = False
     """Remove empty neurons and unused inputs first."""
 
 
-COMMANDS: dict[str, type] = {
-    "train": Train,
-    "sweep": Sweep,
-    "report": Report,
-    "inspect": Inspect,
-    "shrink": Shrink,
-    "export": Export,
-    "data": Data,
-    "methods": Methods,
-    "runs": Runs,
-}
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Measure the latency of a finished run on the CPU: dense, shrunk and packed, at several batch sizes.
+
+    Examples:
+      rewire bench runs/train/NAME
+      rewire bench runs/train/NAME --batches 1 256 --threads 1
+
+    """
+
+    network: NetworkPath
+    """The folder of a run, or its checkpoint."""
+    batches: tuple[int, ...] = (1, 4, 16, 64)
+    """The batch sizes."""
+    threads: int | None = None
+    """The number of threads; by default all processors."""
+    seconds: float = 1.0
+    """How long to measure each network at each batch size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Pack a finished run for inference, check that it computes the same, and measure it against the dense network.
+
+    Examples:
+      rewire pack runs/train/NAME
+
+    """
+
+    network: NetworkPath
+    """The folder of a run, or its checkpoint."""

@@ -1,4 +1,4 @@
-"""What people see while runs are carried out: bars on a terminal, lines elsewhere."""
+"""What people see while runs are carried out: progress bars on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Sequence
@@ -6,29 +6,36 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from rewire.lab.cli.estimate import Estimate
+from rewire.lab.labels import common_label, distinct_labels
 from rewire.lab.run import Run
+
+NUMBERS = 46  # columns of a terminal that a bar and its numbers take
+BAR = 10
 
 
 class Display:
-    """One progress display for all workers, with an estimate of the time left from the epochs measured so far."""
+    """One progress display for all workers, with an estimate of the time left."""
 
     def __init__(self, runs: Sequence[Run], workers: int, done: dict[str, int], console: Console | None = None) -> None:
         """``done``: epochs that each run had finished before."""
         self.console = console or Console()
-        self.workers = workers
         self.runs = {run.id: run for run in runs}
         self.epochs = {run.id: done.get(run.id, 0) for run in runs}
         self.finished = sum(self.epochs[run.id] >= run.epochs for run in runs)
-        self._cost: dict[tuple[str, str, float], list[float]] = {}  # seconds per epoch of each network
-        self._lines: dict[str, TaskID] = {}
+        labels = distinct_labels(runs) if len(runs) > 1 else [runs[0].label]
+        self.labels = dict(zip(self.runs, labels, strict=True))
+        self._estimate = Estimate(runs, workers)
+        self._last_end: float | None = None  # when a run ended whose worker then took another
+        self._began: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -36,6 +43,8 @@ class Display:
         self._all = self._bars.add_task("all epochs", total=total, completed=sum(self.epochs.values()), note="")
 
     def __enter__(self) -> "Display":
+        if len(self.runs) > 1:
+            self.console.print(f"all: {common_label(list(self.runs.values()))}", highlight=False)
         self._bars.start()
         return self
 
@@ -43,62 +52,69 @@ class Display:
         self._bars.stop()
 
     def listen(self, run: Run, event: dict[str, Any]) -> None:
-        """What a run reports."""
+        """Show an event of a run."""
         kind = event["kind"]
         if kind == "begin":
-            self._lines[run.id] = self._bars.add_task(
-                run.label, total=run.epochs, completed=self.epochs[run.id], note=""
-            )
+            self._begin(run)
         elif kind == "epoch":
             self._epoch(run, event)
         elif kind == "lost":
-            self._say(run, "[yellow]its worker was killed: the run is resumed from its last checkpoint[/]")
+            self._print(run, "[yellow]its worker was killed: the run resumes from its last checkpoint[/]")
         elif kind == "done":
             self.finished += 1
-            self._say(run, f"{event['accuracy']:.2%}")
+            self._last_end = time.monotonic()
+            self._print(run, f"{event['accuracy']:.2%}")
         elif kind == "failed":
             self.finished += 1
-            self._say(run, f"[red]failed:[/] {event['error']}")
+            self._print(run, f"[red]failed:[/] {event['error']}")
+
+    def _begin(self, run: Run) -> None:
+        self._began[run.id] = time.monotonic()
+        room = max(self.console.width - NUMBERS, 12)
+        label = shortened(self.labels[run.id], room)
+        self._tasks[run.id] = self._bars.add_task(label, total=run.epochs, completed=self.epochs[run.id], note="")
 
     def _epoch(self, run: Run, event: dict[str, Any]) -> None:
-        self._cost.setdefault(_network(run), []).append(event["seconds"])
+        self._estimate.add_epoch(run, event["seconds"])
+        if self._last_end is not None and event["epoch"] == 1:  # not of the first runs, whose workers had to start
+            self._estimate.add_setup(max(time.monotonic() - self._began[run.id] - event["seconds"], 0.0))
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
             self._bars.advance(self._all)
-        note = f"loss {event['loss']:.3f}  accuracy {event['accuracy']:.1%}{densities(run, event)}"
-        self._bars.update(self._lines[run.id], completed=event["epoch"], note=note)
+        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1%}"
+        self._bars.update(self._tasks[run.id], completed=event["epoch"], note=note)
         self._bars.update(self._all, note=self.time_left())
 
-    def _say(self, run: Run, words: str) -> None:
-        if run.id in self._lines:
-            self._bars.remove_task(self._lines.pop(run.id))
-        self.console.print(
-            f"[{min(self.finished, len(self.runs))}/{len(self.runs)}] {run.label}: {words}", highlight=False
-        )
+    def _print(self, run: Run, text: str) -> None:
+        if run.id in self._tasks:
+            self._bars.remove_task(self._tasks.pop(run.id))
+        count = f"[{min(self.finished, len(self.runs))}/{len(self.runs)}]"
+        self.console.print(f"{count} {self.labels[run.id]}: {text}", highlight=False, soft_wrap=True)
 
     def time_left(self) -> str:
-        """From the mean cost of an epoch of each network; networks not seen yet are counted like the dearest."""
-        if not self._cost:
-            return ""
-        mean = {network: sum(costs) / len(costs) for network, costs in self._cost.items()}
-        left = sum(
-            (run.epochs - self.epochs[run.id]) * mean.get(_network(run), max(mean.values()))
-            for run in self.runs.values()
-        )
-        unseen = any(_network(run) not in mean for run in self.runs.values())
-        return f"about {_duration(left / self.workers)} left" + (" (some networks not timed yet)" if unseen else "")
+        """The estimate in words; nothing before the first epoch."""
+        seconds = self._estimate.left(self.epochs, [self.runs[key] for key in self._tasks])
+        return "" if seconds is None else f"about {duration(seconds)} left"
 
 
-def densities(run: Run, event: dict[str, Any]) -> str:
-    """The smallest and the largest layer, whose densities move."""
-    return f"  {min(event['nnz']):,} to {max(event['nnz']):,} weights a layer" if run.method != "dense" else ""
+def shortened(text: str, room: int) -> str:
+    """A text that fits, without its middle if it is too long: what differs is at the ends.
+
+    >>> shortened("mlp digits ggr 97% seed 0", 15)
+    'mlp dig… seed 0'
+    """
+    if len(text) <= room:
+        return text
+    return f"{text[: room // 2]}…{text[-(room - room // 2 - 1) :]}"
 
 
-def _network(run: Run) -> tuple[str, str, float]:
-    return run.data, run.model, run.width
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
 
-
-def _duration(seconds: float) -> str:
+    >>> duration(75), duration(3 * 3600 + 62), duration(90_000)
+    ('01:15', '03:01:02', '1 day 01:00:00')
+    """
     form = "%H:%M:%S" if seconds >= 3600 else "%M:%S"
-    days = f"{int(seconds // 86400)} days " if seconds >= 86400 else ""
-    return days + time.strftime(form, time.gmtime(seconds))
+    days = int(seconds // 86400)
+    count = f"{days} day{'s' if days > 1 else ''} " if days else ""
+    return count + time.strftime(form, time.gmtime(seconds))

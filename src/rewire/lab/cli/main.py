@@ -1,38 +1,68 @@
-"""The ``rewire`` command. Imports wait until a sub-command runs, so that help is instant."""
+"""The ``rewire`` command. torch is imported when a sub-command runs, so that help appears at once."""
 
 import inspect
+import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TypeVar
 
 import tyro
 
+import rewire
 from rewire._lookup import choose
-from rewire.lab.cli.arguments import COMMANDS
+from rewire.lab.cli import arguments as cli
 from rewire.lab.results import BusyError
 
 T = TypeVar("T")
 
+# Each sub-command: its arguments, and the module whose function of the same name carries it out.
+COMMANDS: dict[str, tuple[type, str]] = {
+    "train": (cli.Train, "training"),
+    "sweep": (cli.Sweep, "sweeping"),
+    "report": (cli.Report, "reporting"),
+    "runs": (cli.Runs, "reporting"),
+    "inspect": (cli.Inspect, "inspecting"),
+    "shrink": (cli.Shrink, "shipping"),
+    "export": (cli.Export, "shipping"),
+    "pack": (cli.Pack, "benching"),
+    "bench": (cli.Bench, "benching"),
+    "data": (cli.Data, "listing"),
+    "methods": (cli.Methods, "listing"),
+    "models": (cli.Models, "listing"),
+    "experiments": (cli.Experiments, "listing"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse, run, and turn what users can mend into one line without a traceback."""
+    """Parse and run. An error that the user can fix is one line without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print(overview())
-        return
     try:
-        kind = choose("command", words[0], COMMANDS)
-        command: object = parse(kind, words)
-        from rewire.lab.cli import commands  # imports torch: not before it is needed
-
-        commands.RUN[kind](command, shlex.join(["rewire", *words]))
+        _run(words)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on where this one was", file=sys.stderr)
+        print("\nstopped; the same command continues from the last checkpoint", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader has seen enough, as in `rewire report runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain when it flushes
+        raise SystemExit(0) from None
     except (ValueError, OSError, ModuleNotFoundError, BusyError) as error:
         print(f"rewire: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _run(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+    elif words[0] in ("-V", "--version"):
+        print(f"rewire {rewire.__version__}")
+    else:
+        kind, module = choose("command", words[0], COMMANDS)
+        command: object = parse(kind, words)
+        function = getattr(import_module(f"rewire.lab.cli.{module}"), words[0])
+        function(command, shlex.join(["rewire", *words]))
 
 
 def parse(kind: type[T], words: Sequence[str]) -> T:
@@ -48,16 +78,21 @@ def parse(kind: type[T], words: Sequence[str]) -> T:
 
 def overview() -> str:
     """What ``rewire --help`` prints."""
-    about = [f"  {name:9}{(kind.__doc__ or '').splitlines()[0]}" for name, kind in COMMANDS.items()]
+    width = max(map(len, COMMANDS)) + 2
+    about = []
+    for name, (kind, _) in COMMANDS.items():
+        lines = textwrap.wrap((kind.__doc__ or "").splitlines()[0], 78 - width)
+        about += [f"  {name if i == 0 else '':{width}}{line}" for i, line in enumerate(lines)]
     return "\n".join(
         [
             "usage: rewire COMMAND [OPTIONS]",
             "",
-            "Dynamic sparse training: train, sweep and report the tables and figures of GGR's paper.",
+            "Dynamic sparse training: train networks, carry out experiments, report them.",
             "",
             *about,
             "",
-            "rewire COMMAND --help shows its options and examples. A first look:",
+            "rewire COMMAND --help shows options and examples; rewire --version the version.",
+            "A first look:",
             "",
             "  rewire sweep demo && rewire report runs/demo-demo",
         ]

@@ -72,6 +72,12 @@ def install(archives: Sequence[Archive], source: Path, folder: str, cache: Path)
         return _install([source / archive.file for archive in archives], folder, cache, work)
 
 
+def cache_dir() -> Path:
+    """Return the folder for downloads and decoded images: ``REWIRE_CACHE``, or the platform's cache folder."""
+    chosen = os.environ.get("REWIRE_CACHE")
+    return Path(chosen) if chosen else Path(pooch.os_cache("rewire"))
+
+
 @contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
     """Make a temporary folder in `parent`, on the file system of the final place, and remove it afterwards."""

@@ -1,8 +1,8 @@
 """Whole-batch augmentation and the order of an epoch, both pure functions of (seed, epoch, batch number).
 
-Images stay uint8 until the batch is normalised. All randomness comes from generators on the CPU whose seeds are derived
-from (seed, epoch, batch number) alone, so an interrupted run that resumes in the middle of an epoch sees the images,
-the crops and the flips it would have seen, on any device.
+Images keep their type until the batch is normalised. All randomness comes from generators on the CPU whose seeds are
+derived from (seed, epoch, batch number) alone, so an interrupted run that resumes in the middle of an epoch sees the
+images, the crops and the flips it would have seen, on any device.
 """
 
 import hashlib
@@ -66,7 +66,9 @@ def crop(images: Tensor, rows: Tensor, columns: Tensor, mirror: Tensor, *, paddi
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Map uint8 images (N, C, H, W) to float32: (x / 255 - mean) / std, channel by channel, on their own device.
+    """Map images (N, C, H, W) to float32, channel by channel, on their own device.
+
+    (x / 255 - mean) / std for uint8 images, (x - mean) / std for floats.
 
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), mean=[0.5], std=[0.25]).tolist()
     [[[[-2.0, 2.0]]]]
@@ -77,9 +79,10 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
             f"images have {images.shape[1]} channels, but {len(mean)} means and {len(std)} standard deviations "
             "were given: give one of each per channel."
         )
-    offset = torch.tensor(mean, device=images.device).view(-1, 1, 1) * 255
-    scale = torch.tensor(std, device=images.device).view(-1, 1, 1) * 255
-    return images.float().sub_(offset).div_(scale)
+    unit = 255 if images.dtype == torch.uint8 else 1
+    offset = torch.tensor(mean, device=images.device).view(-1, 1, 1) * unit
+    scale = torch.tensor(std, device=images.device).view(-1, 1, 1) * unit
+    return images.float().sub(offset).div_(scale)
 
 
 def derived_generator(*key: int | str) -> torch.Generator:
@@ -129,7 +132,7 @@ def batches(
     """Yield the shuffled, augmented and normalised batches of one training epoch.
 
     Args:
-        images: (N, C, H, W) uint8; where they are is where they are shuffled and augmented.
+        images: (N, C, H, W) uint8 or float32; they are shuffled and augmented on their own device.
         labels: (N,) int64, on the same device.
         size: images per batch. The last batch holds the rest; nothing is dropped.
         seed: of the run.
@@ -137,14 +140,14 @@ def batches(
         mean: one per channel, of pixels in 0 .. 1.
         std: one per channel.
         augment: what is done to the images; None leaves them as they are.
-        device: where the batches are wanted; the device of the images by default.
+        device: where to put the batches; the device of the images by default.
         start: the first batch to yield. A run that stopped after k batches goes on with start=k.
 
     """
-    if images.dtype != torch.uint8 or len(images) != len(labels):
+    if images.dtype not in (torch.uint8, torch.float32) or len(images) != len(labels):
         raise ValueError(
             f"got {len(images)} images of {images.dtype} and {len(labels)} labels: "
-            "give uint8 images and one label for each."
+            "give uint8 or float32 images and one label for each."
         )
     order = epoch_order(len(images), seed=seed, epoch=epoch).to(images.device)
     for number in range(start, steps_per_epoch(len(images), size)):

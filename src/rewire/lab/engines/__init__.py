@@ -1,1 +1,1 @@
-"""How many runs are carried out: on this machine's processes, or elsewhere."""
+"""Ways to carry out many runs: worker processes on this machine, or a Ray cluster."""

@@ -1,7 +1,8 @@
-"""Runs on a Ray cluster, or on a Ray of this machine's own: every run is a task with the resources it asks for.
+"""Runs on a Ray cluster, or on a Ray that is started on this machine: every run is a task with resources of its own.
 
-A task whose worker or node is lost is submitted again and resumes from the run's checkpoint, on any node; that is why
-the folder of results must be one that all nodes see. Stopping cancels what is under way and loses an epoch at most.
+A task whose worker or node dies is submitted again and resumes from the run's checkpoint, on any node. The folder of
+results, and the files of own code, must therefore be on a file system that all nodes see. Stopping a sweep cancels the
+tasks and loses at most the current epoch of each run.
 """
 
 import math
@@ -17,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from rewire._extras import need
-from rewire.lab.engines.work import Listen, Outcome, carry_out, goes_on, seldom
+from rewire.lab.engines.work import Listen, Outcome, carry_out, rate_limited, resumes
+from rewire.lab.results import folder_of
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place
+from rewire.lab.training.trainer import Place
 
 STORE = 100_000_000  # bytes of Ray's object store on this machine: only events pass through it
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What each run is given, and where."""
+    """The resources of each run, and the cluster."""
 
-    address: str | None = None  # of the cluster; None starts a Ray of our own, for ``workers`` runs at once
+    address: str | None = None  # of the cluster; None starts Ray on this machine, for ``workers`` runs at once
     workers: int = 2
     cpus: float = 1
     gpus: float = 0
@@ -37,42 +39,42 @@ class Resources:
         if self.workers < 1:
             raise ValueError(f"workers must be at least 1, not {self.workers}")
         if not self.cpus > 0:
-            raise ValueError(f"a run needs some of a processor: cpus must be greater than 0, not {self.cpus}")
+            raise ValueError(f"cpus must be greater than 0, not {self.cpus}")
         if not self.gpus >= 0:
             raise ValueError(f"gpus must not be negative, and is {self.gpus}")
         for name in ("cpus", "gpus"):
             share = getattr(self, name)
             if share > 1 and share != int(share):
-                raise ValueError(f"{name} must be a share of one, or a whole number, not {share}")
+                raise ValueError(f"{name} must be a fraction below 1 or a whole number, not {share}")
 
 
 def run_all(runs: Sequence[Run], directory: Path, *, resources: Resources, place: Place, listen: Listen) -> Outcome:
-    """Carry out all runs; for each id ``None`` when it is done, or why it is not."""
+    """Carry out all runs. The outcome has ``None`` for the id of each run that is done, or why it failed."""
     need("ray", "ray")
     directory = directory.resolve()
     waiting, attempts = list(runs), dict.fromkeys((run.id for run in runs), 0)
     outcome: Outcome = {}
-    with _connected(resources) as ray, _marked(directory) as mark:
+    with _connected(resources) as ray, _marker(directory) as mark:
         task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=0)(_work)
         tasks: dict[Any, Run] = {}
         try:
             while len(outcome) < len(attempts):
                 threads = max(int(resources.cpus), 1)
-                tasks |= {task.remote(run, directory / run.id, place, mark, threads): run for run in waiting}
+                tasks |= {task.remote(run, folder_of(directory, run), place, mark, threads): run for run in waiting}
                 waiting = []
                 for one in ray.wait(list(tasks), timeout=1.0)[0]:
                     run = tasks[one]
                     try:
-                        _hear(run, ray.get(next(one)), outcome, listen)
+                        _receive(run, ray.get(next(one)), outcome, listen)
                     except StopIteration:
                         del tasks[one]
-                    except ray.exceptions.RayTaskError as error:  # before the run began: it could not be unpacked there
+                    except ray.exceptions.RayTaskError as error:  # the run could not be unpickled there
                         del tasks[one]
-                        _hear(run, {"kind": "failed", "error": str(error)}, outcome, listen)
+                        _receive(run, {"kind": "failed", "error": str(error)}, outcome, listen)
                     except ray.exceptions.RayError:
                         del tasks[one]
                         attempts[run.id] += 1
-                        if run.id not in outcome and goes_on(run, attempts[run.id], outcome, listen):
+                        if run.id not in outcome and resumes(run, attempts[run.id], outcome, listen):
                             waiting.append(run)
         finally:
             for one in tasks:
@@ -81,7 +83,7 @@ def run_all(runs: Sequence[Run], directory: Path, *, resources: Resources, place
 
 
 def slots(resources: Resources, runs: int) -> int:
-    """How many runs go on at once; of a cluster that grows by itself, at first."""
+    """How many runs are carried out at once; on a cluster that scales itself, at first."""
     if resources.address is None:
         return min(resources.workers, runs)
     with _connected(resources) as ray:
@@ -91,7 +93,7 @@ def slots(resources: Resources, runs: int) -> int:
     return max(min(int(min(room)), runs), 1)
 
 
-def _hear(run: Run, event: dict[str, Any], outcome: Outcome, listen: Listen) -> None:
+def _receive(run: Run, event: dict[str, Any], outcome: Outcome, listen: Listen) -> None:
     if event["kind"] in ("done", "failed"):
         outcome[run.id] = event.get("error")
     listen(run, event)
@@ -99,8 +101,8 @@ def _hear(run: Run, event: dict[str, Any], outcome: Outcome, listen: Listen) -> 
 
 @contextmanager
 def _connected(resources: Resources) -> Iterator[Any]:
-    """Ray: the one that this process is connected to already, that of the address, or a new one on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere, nor waited for
+    """Ray: an existing connection of this process, the cluster of the address, or a new Ray on this machine."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -126,8 +128,8 @@ def _connected(resources: Resources) -> Iterator[Any]:
 
 
 @contextmanager
-def _marked(directory: Path) -> Iterator[Path]:
-    """A file by which a task knows that it sees the folder of results and not another one of the same name."""
+def _marker(directory: Path) -> Iterator[Path]:
+    """A file that a task looks for, to make sure that its node sees the same folder of results."""
     directory.mkdir(parents=True, exist_ok=True)
     mark = directory / f".seen-by-all-{uuid.uuid4().hex}"
     mark.touch()
@@ -138,7 +140,7 @@ def _marked(directory: Path) -> Iterator[Path]:
 
 
 def _work(run: Run, folder: Path, place: Place, mark: Path, threads: int) -> Iterator[dict[str, Any]]:
-    """The task: what the run reports, as it reports it. Ray takes one event after the other from this generator."""
+    """The task: a generator of the run's events, which Ray passes on one by one."""
     import torch
 
     yield {"kind": "begin", "pid": os.getpid(), "node": socket.gethostname()}
@@ -148,9 +150,9 @@ def _work(run: Run, folder: Path, place: Place, mark: Path, threads: int) -> Ite
         return
     torch.set_num_threads(threads)
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # A thread, because training reports by a call while Ray asks by next(). It ends with the process.
+    # Training calls a function for each event, and Ray asks for the next one: a thread connects the two.
     training = threading.Thread(
-        target=lambda: events.put(carry_out(run, folder, place, seldom(events.put))), daemon=True
+        target=lambda: events.put(carry_out(run, folder, place, rate_limited(events.put))), daemon=True
     )
     training.start()
     while True:

@@ -1,4 +1,4 @@
-"""What every engine does with a run, wherever it is carried out, and when a run has lost its worker too often."""
+"""What all engines share: carrying out one run, and giving up a run whose worker was killed too often."""
 
 import time
 import traceback
@@ -8,20 +8,21 @@ from typing import Any
 
 from rewire.lab.results import BusyError
 from rewire.lab.run import Run
-from rewire.lab.training.train import Place, Report, train
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place, Report
 
-ATTEMPTS = 3  # how often a run may lose its worker before it counts as failed
-Listen = Callable[[Run, dict[str, Any]], None]  # hears of every run: begin, step, epoch, done, failed, lost
-Outcome = dict[str, str | None]  # by the run's id: None when it is done, or why it is not
+ATTEMPTS = 3  # how often the worker of a run may be killed before the run counts as failed
+Listen = Callable[[Run, dict[str, Any]], None]  # is called with every event: begin, step, epoch, done, failed, lost
+Outcome = dict[str, str | None]  # by the run's id: None if it is done, else why it failed
 
 
 def carry_out(run: Run, folder: Path, place: Place, report: Report) -> dict[str, Any]:
-    """Train, and return the last event: done with its accuracy, or failed with the reason."""
+    """Train a run, and return its last event: done with the accuracy, or failed with the reason."""
     try:
         for _ in range(20):
             try:
                 return {"kind": "done", "accuracy": train(run, folder, place, report)["accuracy"]}
-            except BusyError:  # a worker of a sweep that was just killed notices it at its next report
+            except BusyError:  # the worker of a sweep that was killed just now ends at its next report
                 time.sleep(0.5)
         return {"kind": "failed", "error": f"another process works on {folder}"}
     except Exception as error:
@@ -29,22 +30,22 @@ def carry_out(run: Run, folder: Path, place: Place, report: Report) -> dict[str,
         return {"kind": "failed", "error": last, "traceback": traceback.format_exc()}
 
 
-def seldom(report: Report) -> Report:
-    """The same, with no more than four steps a second: a short step would spend its time on reporting."""
-    spoken = 0.0
+def rate_limited(report: Report) -> Report:
+    """A report that passes on at most four steps a second, so that short steps do not spend their time on it."""
+    last = 0.0
 
-    def sometimes(event: dict[str, Any]) -> None:
-        nonlocal spoken
-        if event["kind"] == "step" and time.monotonic() - spoken < 0.25:
+    def limited(event: dict[str, Any]) -> None:
+        nonlocal last
+        if event["kind"] == "step" and time.monotonic() - last < 0.25:
             return
-        spoken = time.monotonic()
+        last = time.monotonic()
         report(event)
 
-    return sometimes
+    return limited
 
 
-def goes_on(run: Run, lost: int, outcome: Outcome, listen: Listen) -> bool:
-    """Whether a run that has lost its worker so many times is resumed; if not, it is given up in ``outcome``."""
+def resumes(run: Run, lost: int, outcome: Outcome, listen: Listen) -> bool:
+    """Whether a run whose worker was killed ``lost`` times is resumed; if not, ``outcome`` gets the reason."""
     if lost < ATTEMPTS:
         listen(run, {"kind": "lost"})
         return True

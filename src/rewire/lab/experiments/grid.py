@@ -1,8 +1,9 @@
-"""What the experiments share: the settings of each scale, and the product of methods, sparsities and starts."""
+"""The product of choices, as a list of runs; and the settings that the paper's experiments share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from rewire.lab.run import DENSE, Run
 
@@ -27,6 +28,43 @@ NETWORKS = {
 SEEDS = {"demo": range(2), "laptop": range(1), "paper": range(3)}
 
 
+def grid(**choices: Any) -> list[Run]:
+    """Every combination of some choices for the fields of a run. A single value holds for all runs.
+
+    A choice may set several fields at once: ``method=["rigl", {"method": "ggr", "growth": "random"}]``. What has no
+    effect on a run (the sparsity of a dense one) is left out of it, and each run is listed once. Seeds vary slowest, so
+    that the first runs show all combinations.
+
+    >>> [run.label for run in grid(model="mlp", method=["rigl", "ggr"], sparsity=0.9, seed=range(2))][:3]
+    ['mlp digits rigl 90% erk seed 0', 'mlp digits ggr 90% erk seed 0', 'mlp digits rigl 90% erk seed 1']
+    >>> [run.label for run in grid(model="mlp", method=["dense", "ggr"], sparsity=[0.9, 0.97])][::2]
+    ['mlp digits dense seed 0', 'mlp digits ggr 97% erk seed 0']
+    """
+    order = sorted(choices, key=lambda name: name != "seed")
+    combinations = product(*([{name: one} for one in _several(choices[name])] for name in order))
+    runs = []
+    for combination in combinations:
+        values: dict[str, Any] = {}
+        for one in combination:
+            ((name, value),) = one.items()
+            values |= value if isinstance(value, Mapping) else {name: value}
+        runs.append(without_ignored(values))
+    return list(dict.fromkeys(runs))
+
+
+def without_ignored(values: Mapping[str, Any]) -> Run:
+    """The run of some fields, less those that would have no effect on it."""
+    used = dict(values)
+    if used.get("method") == DENSE:
+        used["sparsity"] = 0.0
+    drop = {name for name, _ in Run.from_dict(used).ignored()}
+    return Run(**{name: value for name, value in used.items() if name not in drop})
+
+
+def _several(choice: Any) -> Sequence[Any]:
+    return list(choice) if isinstance(choice, (list, tuple, range)) else [choice]
+
+
 def dense(networks: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
     """The dense reference of each network."""
     return [replace(base, method=DENSE, sparsity=0.0, seed=seed) for base, seed in product(networks, seeds)]
@@ -39,7 +77,7 @@ def sparse(
     sparsities: Sequence[float] = SPARSITIES,
     starts: Sequence[str] = STARTS,
 ) -> list[Run]:
-    """Every network with every variant (method, growth, ...), sparsity and start. Seed by seed: a part shows all."""
+    """Every network with every variant (method, growth, ...), sparsity and start; seeds vary slowest."""
     return [
         replace(base, sparsity=sparsity, start=start, seed=seed, **variant)  # type: ignore[arg-type]
         for seed, base, sparsity, start, variant in product(seeds, networks, sparsities, starts, variants)
@@ -49,3 +87,9 @@ def sparse(
 def methods(*names: str) -> list[dict[str, str]]:
     """Variants that differ by their method only."""
     return [{"method": name} for name in names]
+
+
+def changed(run: Run, changes: Mapping[str, Any]) -> Run:
+    """A run with other settings, less those that would have no effect on it."""
+    ignored = {name for name, _ in Run.from_dict(run.to_dict() | dict(changes)).ignored()}
+    return replace(run, **{name: value for name, value in changes.items() if name not in ignored})

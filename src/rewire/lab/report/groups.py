@@ -1,24 +1,21 @@
-"""Runs gathered into what a table or a figure compares: the same training once, seeds together, recipes apart."""
+"""Runs grouped into what a table or a figure compares: equal trainings once, seeds together, other recipes apart."""
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
+from rewire.lab.report.looks import label_of, method_look, method_position, start_position
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
 
 Column = tuple[float, str]  # sparsity and start
 
-# How names are printed, and in which order.
-DATA = {"cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet", "fashion-mnist": "Fashion-MNIST"}
-NETWORKS = {"mobilenet-v2": "MobileNetV2", "resnet-18": "ResNet-18", "vgg16": "VGG16", "vgg-small": "VGG-small"}
-NETWORKS |= {"mlp": "MLP"}
-METHODS = {DENSE: "Dense", "static": "Static", "gmp": "GMP", "granet": "GraNet", "deepr": "DeepR", "snfs": "SNFS"}
-METHODS |= {"set": "SET", "rigl": "RigL", "set_rigl": "SET+RigL", "dsr": "DSR"}
-GROWN = {"random": "GGR SET", "gradient": "GGR RigL", "mix": "GGR"}
-STARTS = {"erk": "ERK", "uniform": "uni", "connected-erk": "conn. ERK", "connected-uniform": "conn. uni"}
+# Settings that a table does not show, so that a network is listed once for each of their values.
 _RECIPE = {"epochs", "batch_size", "lr", "momentum", "weight_decay", "warmup", "precision", "limit"}
-_COMPARED = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
+# Settings by which a table arranges its cells.
+_SHOWN = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
+_SETTINGS = {field.name for field in fields(Run)} - {"seed"}
+_DEFAULTS = {field.name: field.default for field in fields(Run)}
 
 
 @dataclass(frozen=True)
@@ -34,54 +31,65 @@ class Entry:
 
 
 def method_name(run: Run) -> str:
-    """As the paper calls it: GGR that grows at random is ``GGR SET``, by the gradient alone ``GGR RigL``."""
-    return GROWN[run.growth] if run.method == "ggr" else METHODS.get(run.method, run.method)
+    """What tables call the method of a run."""
+    return method_look(run).label
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
-    """Each training once, in the order of the paper: experiments share runs, and dense ones have no sparsity."""
-    found: dict[Run, Record] = {}
+    """Each training once, in the order of tables: experiments share runs, and dense ones have no sparsity."""
+    by_run: dict[Run, Record] = {}
     for record in sorted(records, key=lambda one: one.status != "done"):
-        found.setdefault(_bare(record.run), record)
-    return [found[run] for run in sorted(found, key=_order)]
+        by_run.setdefault(without_unused(record.run), record)
+    return [by_run[run] for run in sorted(by_run, key=_order)]
 
 
 def entries(records: Iterable[Record]) -> list[Entry]:
-    """Runs gathered by what they compare; those of another recipe or setting are told apart and share no cell."""
-    runs = {_bare(record.run): record for record in distinct(records)}
+    """Runs grouped by what a table compares. Runs of another recipe or setting are named apart and share no cell."""
+    runs = {without_unused(record.run): record for record in distinct(records)}
     groups: dict[tuple[object, ...], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run.data, run.model].append(run)
-        groups[tuple(getattr(run, name) for name in _COMPARED)].append(run)
-    apart: dict[tuple[object, ...], set[str]] = defaultdict(set)  # what has to be told about a network
+        groups[tuple(getattr(run, name) for name in _SHOWN)].append(run)
+    differing: dict[tuple[object, ...], set[str]] = defaultdict(set)  # settings to mention, by data set and network
     for key, group in groups.items():
-        names = _RECIPE if len(key) == 2 else set(group[0].to_dict()) - {"seed"}
-        apart[key[:2]] |= {name for name in names if len({getattr(run, name) for run in group}) > 1}
-    found: dict[Entry, list[Record]] = defaultdict(list)
+        names = _RECIPE if len(key) == 2 else _SETTINGS
+        differing[key[:2]] |= {name for name in names if len({getattr(run, name) for run in group}) > 1}
+    members: dict[Entry, list[Record]] = defaultdict(list)
     for run, record in runs.items():
-        network = NETWORKS.get(run.model, run.model) + (f" x{run.width:g}" if run.width != 1 else "")
-        network += "".join(f", {name} {getattr(run, name)}" for name in sorted(apart[run.data, run.model]))
-        data, column = DATA.get(run.data, run.data), (run.sparsity, run.start)
-        found[Entry(data, network, method_name(run), column, run.scope)].append(record)
-    networks = list(dict.fromkeys((entry.data, entry.network) for entry in found))
-    made = [replace(entry, records=tuple(members)) for entry, members in found.items()]
-    return sorted(made, key=lambda entry: networks.index((entry.data, entry.network)))
+        network = label_of("model", run.model) + (f" x{run.width:g}" if run.width != 1 else "")
+        network += "".join(f", {name} {setting(run, name)}" for name in sorted(differing[run.data, run.model]))
+        column = (run.sparsity, run.start)
+        members[Entry(label_of("data", run.data), network, method_name(run), column, run.scope)].append(record)
+    networks = list(dict.fromkeys((entry.data, entry.network) for entry in members))
+    result = [replace(entry, records=tuple(own)) for entry, own in members.items()]
+    return sorted(result, key=lambda entry: networks.index((entry.data, entry.network)))
 
 
-def _bare(run: Run) -> Run:
-    """The run without what it does not use."""
-    if run.method == DENSE:
-        run = replace(run, sparsity=0.0, start=DENSE, scope="layer", fraction=None, every=None, until=1.0)
-    return run if run.method == "ggr" else replace(run, growth="mix")
+def setting(run: Run, name: str) -> str:
+    """A setting in words; code of one's own by the beginning of its hash."""
+    if name == "code":
+        return " ".join(one.digest[:4] for one in run.code) or "of the library"
+    return str(getattr(run, name))
+
+
+def without_unused(run: Run) -> Run:
+    """The run with defaults in place of options that have no effect on it."""
+    if run.is_dense:
+        unused = dict.fromkeys(("scope", "fraction", "every", "until", "growth", "init", "store"))
+        return _changed(run, {name: _DEFAULTS[name] for name in unused} | {"sparsity": 0.0, "start": DENSE})
+    if run.code_of("method") is not None:  # its options were checked when the run was made
+        return run
+    try:
+        return _changed(run, {name: _DEFAULTS[name] for name, _ in run.ignored()})
+    except ValueError:  # a method of another version
+        return run
+
+
+def _changed(run: Run, values: dict[str, object]) -> Run:
+    return Run.from_dict(run.to_dict() | values)
 
 
 def _order(run: Run) -> tuple[object, ...]:
-    method = (place(run.method, METHODS), place(run.growth, GROWN))
-    where = (place(run.data, DATA), place(run.model, NETWORKS), run.width)
-    return *where, *method, run.sparsity, place(run.start, STARTS), run.scope, run.seed, run.id
-
-
-def place(name: str, names: Iterable[str]) -> int:
-    """Where a name stands in an order; those that are not known stand behind."""
-    known = list(names)
-    return known.index(name) if name in known else len(known)
+    place = label_of("data", run.data).lower(), label_of("model", run.model).lower(), run.width
+    method = method_position(method_name(run))
+    return *place, method, run.sparsity, start_position(run.start), run.scope, run.seed, run.id

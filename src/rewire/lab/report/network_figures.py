@@ -9,17 +9,31 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from rewire.analysis.density import masks
-from rewire.lab.report.style import DEPTH, GRID, LOOKS, MASK, NAMED, STYLE, WIDTH, logarithmic, save, shrink, some, tile
+from rewire.lab.report.style import (
+    ACCENT,
+    DEPTH,
+    GRID,
+    MASK,
+    NAMED,
+    REFERENCE,
+    STYLE,
+    WIDTH,
+    logarithmic,
+    save,
+    shrink,
+    some,
+    tile,
+)
 from rewire.lab.training.network import Trained
 
-BINS = 60  # bars of a histogram at most
+BINS = 60  # of a histogram, at most
 
 
 def draw(trained: Trained, folder: Path) -> list[Path]:
-    """Write every picture into a folder, as PNG and SVG; the paths."""
-    made = {"densities": densities(trained), "over-time": over_time(trained)}
-    made |= {f"mask-{name}": mask(trained, name) for name in masks(trained.model)}
-    return [path for name, figure in made.items() for path in save(figure, folder / name)]
+    """Write every picture into a folder, as PNG and SVG; return the paths."""
+    figures = {"densities": densities(trained), "over-time": over_time(trained)}
+    figures |= {f"mask-{name}": mask(trained, name) for name in masks(trained.model)}
+    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 
 @matplotlib.rc_context(STYLE)
@@ -29,9 +43,9 @@ def densities(trained: Trained) -> Figure:
     place = np.arange(len(found))
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
-    axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=LOOKS["GGR"][0], label="now")
+    axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=ACCENT[0], label="now")
     first = [start[name] / one.numel() for name, one in found.items()]
-    axes.hlines(first, place - 0.42, place + 0.42, LOOKS["Dense"][0], linewidth=1.5, label="start")
+    axes.hlines(first, place - 0.42, place + 0.42, REFERENCE, linewidth=1.5, label="start")
     if len(found) <= NAMED:
         axes.set_xticks(place, list(found), rotation=0 if max(map(len, found)) < 4 else 35, ha="center")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -44,7 +58,7 @@ def densities(trained: Trained) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def mask(trained: Trained, name: str) -> Figure:
-    """A mask, white where a weight is, beside the number of weights that its neurons have."""
+    """A mask, white where a weight exists, beside a histogram of the number of weights per neuron."""
     one = masks(trained.model)[name].numpy()
     counts = one.reshape(len(one), -1).sum(1)
     figure = Figure(figsize=(WIDTH, 3.8))
@@ -54,7 +68,7 @@ def mask(trained: Trained, name: str) -> Figure:
     left.set(xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
     left.set_title(f"{one.sum():,} of {one.size:,} weights ({one.mean():.2%})", fontsize=9.5)
     left.spines[:].set(visible=True, color=GRID[0])
-    right.hist(counts, bins=edges(int(counts.max())), color=LOOKS["GGR"][0], rwidth=0.86)
+    right.hist(counts, bins=edges(int(counts.max())), color=ACCENT[0], rwidth=0.86)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.yaxis.set_major_locator(MaxNLocator(integer=True))
     right.grid(visible=False, axis="x")
@@ -66,7 +80,7 @@ def mask(trained: Trained, name: str) -> Figure:
 
 
 def edges(largest: int) -> NDArray[np.float64]:
-    """Borders of the bars of a histogram of whole numbers from 0: each bar has as many of them, and few bars suffice.
+    """Bin edges of a histogram of whole numbers from 0: every bin covers equally many, and there are few bins.
 
     >>> edges(3)
     array([-0.5,  0.5,  1.5,  2.5,  3.5])
@@ -84,7 +98,7 @@ def over_time(trained: Trained) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
     for i, name in enumerate(start):
-        line = np.maximum(path[:, i], 0.5) / sizes[name]  # an empty layer would leave a logarithmic axis
+        line = np.maximum(path[:, i], 0.5) / sizes[name]  # zero is not on a logarithmic axis
         axes.plot(line, color=DEPTH(i / max(len(start) - 1, 1)), linewidth=1.4, label=name)
     logarithmic(axes, percent=True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -3,13 +3,16 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import groupby
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rewire.lab.report.tables import Cell, Heads, Table
+from rewire.lab.report.cells import Cell, Heads, Table
 
 CIRCLED, COLOURS = {1: " ①", 2: " ②", 3: " ③"}, {1: "bold green", 2: "cyan", 3: "yellow"}
 RANKS = "the best three of each block and column"
@@ -29,7 +32,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """One line per cell, with all that is known about it."""
+    """One line per cell, with its seeds and their values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*table.stubs, "group", "column", "text", "mean", "std", "n", "failed", "rank", "values", "note"])
@@ -63,22 +66,49 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table}", ""])
 
 
-def to_rich(table: Table) -> RichTable:
-    """For the terminal."""
-    made = RichTable(title=Text(table.title), caption=Text(table.caption), caption_justify="left")
+def to_rich(table: Table, width: int = 120) -> list[RichTable]:
+    """For a terminal of some width: a table that is too wide is divided into several, so that no number is cut."""
+    with_spread = _rich(table, range(len(table.columns)), spread=True)
+    if _width(with_spread) <= width:
+        return [with_spread]
+    plain = _rich(table, range(len(table.columns)), spread=False)
+    if _width(plain) <= width:
+        return [plain]
+    parts: list[list[int]] = []
+    for column in range(len(table.columns)):
+        if parts and _width(_rich(table, [*parts[-1], column], spread=True)) <= width:
+            parts[-1].append(column)
+        else:
+            parts.append([column])
+    return [_rich(table, part, spread=True, caption=part is parts[-1]) for part in parts]
+
+
+def _rich(table: Table, columns: Sequence[int], *, spread: bool, caption: bool = True) -> RichTable:
+    """Some columns of a table, with or without the spread of the cells."""
+    text = Text(table.caption) if caption else None
+    rich = RichTable(title=Text(table.title), caption=text, caption_justify="left")
     for stub in table.stubs:
-        made.add_column(stub, no_wrap=True)
-    for group, name in table.columns:
-        made.add_column(Text(f"{group}\n{name}"), justify="right")
-    narrow = len(table.columns) <= 6  # more columns leave no room for the spread
+        rich.add_column(stub, no_wrap=True)
+    for column in columns:
+        group, name = table.columns[column]
+        rich.add_column(Text(f"{group}\n{name}"), justify="right", no_wrap=True)
     for first, heads, cells in rows_of(table):
         if first:
-            made.add_section()
-        texts = [shown(cell, usual(table)) if narrow else cell.text for cell in flat(cells)]
-        texts = [text + CIRCLED.get(cell.rank or 0, "") for text, cell in zip(texts, flat(cells), strict=True)]
-        styles = [COLOURS.get(cell.rank or 0, "") for cell in flat(cells)]
-        made.add_row(*heads, *map(Text, texts, styles))
-    return made
+            rich.add_section()
+        each = flat(cells)
+        chosen = [each[column] for column in columns]
+        numbers = [shown(cell, usual(table)) if spread else cell.text for cell in chosen]
+        texts = [text + CIRCLED.get(cell.rank or 0, "") for text, cell in zip(numbers, chosen, strict=True)]
+        rich.add_row(*heads, *map(Text, texts, [COLOURS.get(cell.rank or 0, "") for cell in chosen]))
+    return rich
+
+
+def _width(table: RichTable) -> int:
+    """How wide the columns of a table want to be."""
+    bare = copy(table)
+    bare.title = bare.caption = None
+    console = Console(width=1000)
+    return Measurement.get(console, console.options, bare).maximum
 
 
 def shown(cell: Cell, usual: int = 0) -> str:
@@ -95,7 +125,7 @@ def usual(table: Table) -> int:
 
 
 def tex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Text with the special characters of LaTeX escaped."""
     return "".join(TEX.get(char, char if char.isascii() else "?") for char in text)
 
 
@@ -105,12 +135,12 @@ def column_groups(table: Table) -> list[tuple[str, int]]:
 
 
 def rows_of(table: Table) -> Iterable[tuple[bool, Heads, tuple[Cell, ...]]]:
-    """The rows: whether a block begins, the headings with those told above left out, the cells."""
+    """The rows: whether a block begins, the headings without those that repeat the row above, the cells."""
     for _, block in groupby(table.rows, lambda row: row[0][:-1]):
         for i, (heads, cells) in enumerate(block):
             yield i == 0, heads if i == 0 else ("",) * (len(heads) - 1) + heads[-1:], cells
 
 
 def flat(cells: Iterable[Cell]) -> list[Cell]:
-    """One cell per column, for formats in which none can span several."""
+    """One cell per column, for formats in which cells cannot span columns."""
     return [cell for cell in cells for _ in range(cell.span)]

@@ -1,6 +1,6 @@
-"""``rewire report``: tables and figures as files, and one page that needs nothing but a browser.
+"""``rewire report``: tables and figures as files, and one self-contained HTML page.
 
-Only reads what runs left on disk; a folder of half-finished runs gives a report on what there is.
+It only reads what runs left on disk; a folder of unfinished runs gives a report of what is there.
 """
 
 import json
@@ -12,16 +12,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.report.figures import Picture, pictures
+from rewire.lab.report.cells import Cell, Table
 from rewire.lab.report.groups import distinct
+from rewire.lab.report.pictures import Picture, pictures
+from rewire.lab.report.registry import tables
 from rewire.lab.report.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
-from rewire.lab.report.style import DARK, save, to_svg
-from rewire.lab.report.tables import Cell, Table, tables
-from rewire.lab.results import Record, Status, atomically, read_json, read_records
+from rewire.lab.report.style import dark_shades, save, to_svg
+from rewire.lab.results import STATUSES, Record, atomically, read_json, read_records
 
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
 
-STATES: tuple[Status, ...] = ("done", "running", "failed", "waiting")
 CSS = files("rewire.lab.report").joinpath("report.css").read_text()
 
 
@@ -41,13 +41,13 @@ def write_report(directory: Path, *, layer: str | None = None) -> Path:
             _write(directory / "report" / f"{table.name}.{kind}", text)
     for picture in drawn:
         save(picture.figure, directory / "report" / picture.name)
-    names = [f"{sweep['experiment']}, {sweep['scale']} scale" for sweep in sweeps]
+    names = [_sweep_title(sweep) for sweep in sweeps]
     _write(directory / "report.html", page(" · ".join(names) or directory.resolve().name, records, sweeps, made, drawn))
     return directory / "report.html"
 
 
 def to_html(table: Table) -> str:
-    """A section with the table in a box that scrolls by itself; what is known of a cell appears on hover."""
+    """A section with the table in a box that scrolls; the seeds of a cell appear on hover."""
     stubs = "".join(f'<th class="stub" rowspan="2">{escape(stub)}</th>' for stub in table.stubs[-1:])
     groups = "".join(f'<th colspan="{count}">{escape(name)}</th>' for name, count in column_groups(table))
     names = "".join(f"<th>{escape(name)}</th>" for _, name in table.columns)
@@ -64,8 +64,8 @@ def to_html(table: Table) -> str:
 
 
 def page(title: str, records: list[Record], sweeps: Sweeps, made: list[Table], drawn: list[Picture]) -> str:
-    """The whole report, with nothing that has to be fetched."""
-    shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in DARK.items())
+    """The whole report as one page that loads nothing else."""
+    shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in dark_shades().items())
     parts: list[Table | Picture] = [*made, *drawn]
     links = "".join(f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in parts)
     nothing = '<p class="soft">No run is finished yet: tables appear with the first one.</p>'
@@ -86,7 +86,7 @@ def _figure(picture: Picture) -> str:
 
 
 def _section(of: Table | Picture, content: str, key: str, kinds: Iterable[str]) -> str:
-    """A heading, a box that scrolls by itself, a caption, and links to the same in other formats."""
+    """A heading, a box that scrolls, a caption, and links to the same in other formats."""
     links = " ".join(f'<a href="report/{escape(of.name)}.{kind}">{kind.upper()}</a>' for kind in kinds)
     return (
         f'<section id="{escape(of.name)}"><h3>{escape(of.title)}</h3><figure><div class="scroll" tabindex="0">{content}'
@@ -109,23 +109,27 @@ def _cells(table: Table, cells: Iterable[Cell]) -> str:
 
 
 def _status(records: list[Record], sweeps: Sweeps) -> str:
-    """How many runs are done and not, and what is known about those that began."""
+    """How many runs have which status, and how far those are that have begun and are not finished."""
     once = distinct(records)
     counts = Counter(record.status for record in once)
     planned = {name for sweep in sweeps for name in sweep["runs"]} - {record.run.id for record in records}
-    counts["waiting"] += len(planned)
-    chips = "".join(f'<li class="n{min(counts[name], 1)}"><b>{counts[name]}</b> {name}</li>' for name in STATES)
-    begun = [one for one in once if one.status in ("running", "failed") or (one.status == "waiting" and one.metrics)]
+    counts["planned"] += len(planned)
+    chips = "".join(f'<li class="n{min(counts[name], 1)}"><b>{counts[name]}</b> {name}</li>' for name in STATUSES)
+    begun = [one for one in once if one.status in ("running", "failed") or (one.status == "planned" and one.metrics)]
     items = ""
     for one in begun:
         last = f", epoch {one.metrics[-1]['epoch']} of {one.run.epochs}" if one.metrics else ""
         error = "".join(f"<br><code>{escape(line)}</code>" for line in (one.error or "").strip().splitlines()[-1:])
         items += f"<li>{escape(one.run.label)} <span class='soft'>{one.status}{last}</span>{error}</li>"
-    return f'<ul class="chips">{chips}</ul>' + (f'<p>Not finished:</p><ul class="begun">{items}</ul>' if items else "")
+    text = f'<ul class="chips">{chips}</ul>' + (f'<p>Not finished:</p><ul class="begun">{items}</ul>' if items else "")
+    marked = [one for one in once if one.missing_code]
+    lines = "".join(f"<li>{escape(one.run.label)}: {escape(one.missing_code)}</li>" for one in marked)
+    note = "Shown from what is on disk, because the code of these runs is not as it was:"
+    return text + (f'<p>{note}</p><ul class="begun">{lines}</ul>' if marked else "")
 
 
 def _origin(records: list[Record], sweeps: Sweeps) -> str:
-    """The commands and the machines, each with the number of runs that it made."""
+    """The commands and the machines, with the number of runs of each."""
     results = [record.result for record in records if record.result]
     commands = dict.fromkeys(str(result["command"]) for result in results)
     text = "".join(f"<pre>{escape(sweep['command'])}</pre>" for sweep in sweeps)
@@ -145,6 +149,11 @@ def _origin(records: list[Record], sweeps: Sweeps) -> str:
     return text
 
 
+def _sweep_title(sweep: dict[str, Any]) -> str:
+    scale = sweep.get("scale")
+    return f"{sweep['experiment']}, {scale} scale" if scale else str(sweep["experiment"])
+
+
 def _write(path: Path, text: str) -> None:
     with atomically(path) as file:
         file.write(text.encode())
@@ -152,6 +161,6 @@ def _write(path: Path, text: str) -> None:
 
 def _sweep(path: Path) -> dict[str, Any]:
     content = read_json(path)
-    if missing := {"experiment", "scale", "command", "runs"} - content.keys():
+    if missing := {"experiment", "command", "runs"} - content.keys():
         raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: run the sweep again")
     return content

@@ -1,4 +1,4 @@
-"""How figures look, how they are written, and how a mask becomes an image.
+"""The style of figures, how they are written, and how a mask becomes an image.
 
 A figure uses a few fixed colours, and ``to_svg`` makes CSS variables of them, so that a page can show light and dark
 shades of one drawing.
@@ -17,23 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 
+from rewire.core.named import Look
+from rewire.lab.names import DENSE_LOOK
+from rewire.lab.report.looks import all_looks
 from rewire.lab.results import write_with
 
-INK, GRID = ("#1f2937", "#e2e6ec"), ("#d5dae1", "#3b4554")  # on light and on dark ground
-# Okabe and Ito's hues, which colour-blind readers tell apart, and a marker for those who see none.
-LOOKS = {
-    "Dense": ("#6b7280", "#9aa4b2", ""),
-    "SET": ("#b87a00", "#f0b429", "o"),
-    "RigL": ("#2b7fb8", "#6cc0f0", "s"),
-    "DSR": ("#00795a", "#2fc797", "^"),
-    "GGR": ("#c2410c", "#ff7f45", "D"),
-    "SET+RigL": ("#a3447e", "#e79ac6", "v"),
-    "GGR SET": ("#8a6d3b", "#d6b98c", "P"),
-    "GGR RigL": ("#5b4bb7", "#a99cf5", "X"),
-}
-OTHER = ("#4b5563", "#b6bdc9", "*")
-DARK = {light: dark for light, dark, *_ in (INK, GRID, OTHER, *LOOKS.values())}
-DEPTH = LinearSegmentedColormap.from_list("depth", ["#3b6fd4", "#8a63d2", "#d0588c", "#d9772b"])  # fit for both grounds
+INK, GRID = ("#1f2937", "#e2e6ec"), ("#d5dae1", "#3b4554")  # on a light and on a dark page
+REFERENCE = DENSE_LOOK.light  # what a network is compared with
+ACCENT = ("#c2410c", "#ff7f45")  # bars, on a light and on a dark page
+# From the first layer to the last, legible on light and on dark pages.
+DEPTH = LinearSegmentedColormap.from_list("depth", ["#3b6fd4", "#8a63d2", "#d0588c", "#d9772b"])
 MASK = LinearSegmentedColormap.from_list("mask", ["#16202c", "#ffffff"])
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK[0]),
@@ -45,13 +38,19 @@ WIDTH, PIXELS = 8.4, 256  # inches of a figure; pixels of a mask's side
 NAMED = 16  # layers whose names fit below an axis or into a legend
 
 
+def dark_shades() -> dict[str, str]:
+    """The colour on a dark page for each colour of a figure on a light one."""
+    looks = [(look.light, look.dark) for look in (Look("other"), *all_looks())]
+    return dict((INK, GRID, ACCENT, *looks))
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """``stem.png`` and ``stem.svg``, the same bytes for the same figure."""
-    made = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     with matplotlib.rc_context(STYLE):
-        write_with(made[0], lambda path: figure.savefig(path, format="png", dpi=160, metadata={"Software": None}))
-        write_with(made[1], lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
-    return made
+        write_with(files[0], lambda path: figure.savefig(path, format="png", dpi=160, metadata={"Software": None}))
+        write_with(files[1], lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
+    return files
 
 
 def to_svg(figure: Figure, prefix: str) -> str:
@@ -63,13 +62,13 @@ def to_svg(figure: Figure, prefix: str) -> str:
     head, _, body = text[text.index("<svg") :].partition(">")
     text = re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", head) + ">" + body
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for light in DARK:
+    for light in dark_shades():
         text = text.replace(light, f"var(--c{light[1:]}, {light})")
     return text
 
 
 def tile(mask: NDArray[Any]) -> NDArray[Any]:
-    """A mask as a picture: outputs down, inputs across, every kernel a tile; other shapes with all else across.
+    """A mask as an image: outputs down, inputs across, every kernel a tile; other shapes have all else across.
 
     >>> tile(np.arange(8).reshape(2, 2, 1, 2))
     array([[0, 1, 2, 3],
@@ -82,7 +81,7 @@ def tile(mask: NDArray[Any]) -> NDArray[Any]:
 
 
 def shrink(image: NDArray[Any], pixels: int = PIXELS) -> NDArray[np.float64]:
-    """An image of at most ``pixels`` a side whose values are the means of what they stand for."""
+    """An image of at most ``pixels`` a side; each of its values is the mean of a block."""
     shrunk = image.astype(np.float64)
     for axis in (0, 1):
         edges = np.linspace(0, image.shape[axis], min(image.shape[axis], pixels), endpoint=False).astype(int)
@@ -92,7 +91,7 @@ def shrink(image: NDArray[Any], pixels: int = PIXELS) -> NDArray[np.float64]:
 
 
 def logarithmic(axes: Axes, *, percent: bool) -> None:
-    """A logarithmic axis with as many labels as fit: more of them where it spans little."""
+    """Make the y axis logarithmic, with more labels where it spans little."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 8 * low else (1, 1.5, 2, 3, 4, 5, 7)))

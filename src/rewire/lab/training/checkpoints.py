@@ -14,7 +14,7 @@ from rewire.lab.results import write_with
 def save(path: Path, tree: Any) -> None:
     """Write nested dicts, lists, tuples, tensors and plain values, atomically."""
     tensors: dict[str, torch.Tensor] = {}
-    skeleton = json.dumps(_take_out(tree, tensors))
+    skeleton = json.dumps(_encode(tree, tensors))
     write_with(path, lambda name: save_file(tensors, name, metadata={"tree": skeleton}))
 
 
@@ -24,39 +24,41 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def load(path: Path) -> Any:
-    """What ``save`` was given, on the CPU; a damaged file gets an error that names it."""
+    """Read what ``save`` wrote, on the CPU; a damaged file gets an error that names it."""
     try:
         with safe_open(str(path), framework="pt") as file:
             tree = json.loads((file.metadata() or {}).get("tree", "null"))
             if tree is None:
-                raise ValueError("something else wrote it")
-            return _put_back(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                raise ValueError("it was written by another program")
+            return _decode(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a checkpoint of a run ({error}): remove it to begin the run anew") from error
 
 
-def _take_out(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The same tree as JSON, tensors replaced by their names. Dicts become pairs: their keys may be numbers."""
+def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The tree as JSON, tensors replaced by their names. Dicts become lists of pairs, because keys may be numbers."""
     if isinstance(value, torch.Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().contiguous().clone()  # a clone, for tied tensors share their memory
+        tensors[name] = (
+            value.detach().cpu().contiguous().clone()
+        )  # a clone, because safetensors refuses tensors that share memory
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"dict": [[key, _take_out(item, tensors)] for key, item in value.items()]}
+        return {"dict": [[key, _encode(item, tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        return {type(value).__name__: [_take_out(item, tensors) for item in value]}
+        return {type(value).__name__: [_encode(item, tensors) for item in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"plain": value}
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
 
 
-def _put_back(node: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
+def _decode(node: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Any:
     ((kind, value),) = node.items()
     if kind == "tensor":
         return tensors[value]
     if kind == "dict":
-        return {key: _put_back(item, tensors) for key, item in value}
+        return {key: _decode(item, tensors) for key, item in value}
     if kind == "plain":
         return value
-    items = [_put_back(item, tensors) for item in value]
+    items = [_decode(item, tensors) for item in value]
     return tuple(items) if kind == "tuple" else items

@@ -11,8 +11,7 @@ from rewire.core.dense_ops import mask_of, written_out
 from rewire.io.csr import masks_in
 from rewire.io.files import first_line
 from rewire.lab.data.augment import steps_per_epoch
-from rewire.lab.data.datasets import DATASETS
-from rewire.lab.models import build
+from rewire.lab.models.build import build
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
 from rewire.model.state_names import MASK, POSITIONS
@@ -20,38 +19,53 @@ from rewire.model.state_names import MASK, POSITIONS
 
 @dataclass(frozen=True)
 class Trained:
-    """A network as its checkpoint holds it, and what the checkpoint tells about its training."""
+    """The network of a checkpoint, and what else the checkpoint holds."""
 
     run: Run
     model: nn.Module
     state: dict[str, Any]
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What the network knows of its data: classes, image, number of training images, mean, std and scale."""
+        return about_data(self.run, self.state)
+
+    @property
     def image(self) -> tuple[int, int, int]:
         """Channels, height and width of an input."""
-        return DATASETS[self.run.data].shape
+        channels, height, width = self.data["image"]
+        return channels, height, width
 
     @property
     def example(self) -> Tensor:
-        """Two inputs of the right shape."""
+        """Two random inputs of the right shape."""
         return torch.randn(2, *self.image, generator=torch.Generator().manual_seed(0))
 
     def built(self) -> nn.Module:
-        """The network of the run as it is before any training: of full size, without masks."""
-        return _build(self.run)
+        """The network of the run before any training: of full size, without masks."""
+        return _build(self.run, self.data)
 
     @property
     def steps(self) -> int:
         """Optimizer steps an epoch."""
-        images = DATASETS[self.run.data].train
-        return steps_per_epoch(min(images, self.run.limit or images), self.run.batch_size)
+        return steps_per_epoch(self.data["train"], self.run.batch_size)
+
+
+def about_data(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says about its data; checkpoints of earlier versions are all of data sets of the library."""
+    if "data" in state:
+        return dict(state["data"])
+    source = run.entry("data")
+    images = min(source.train, run.limit or source.train)
+    about = {"classes": source.classes, "image": list(source.shape), "train": images}
+    return about | {"mean": list(source.mean), "std": list(source.std), "scale": 255}
 
 
 def read_network(path: Path) -> Trained:
-    """In evaluation mode, masks included."""
+    """The network of a run in evaluation mode, with its masks."""
     file = path / "checkpoint.safetensors" if path.is_dir() else path
     if not file.exists():
-        raise FileNotFoundError(f"{file} does not exist: give the folder of a run (runs/train/ID) or its checkpoint")
+        raise FileNotFoundError(f"{file} does not exist: give the folder of a run (runs/train/NAME) or its checkpoint")
     try:
         state = checkpoints.load(file)
     except ValueError as error:
@@ -61,8 +75,8 @@ def read_network(path: Path) -> Trained:
         raise ValueError(f"{file} is not a checkpoint of a run: it has no run, model, rewirer, metrics and initial")
     try:
         run = Run.from_dict(state["run"])
-        model = _build(run)
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        model = _build(run, about_data(run, state))
+    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
         raise ValueError(f"{file} does not name a run: {first_line(error)}") from error
     try:
         tensors = _written_out(state["model"], model)
@@ -75,13 +89,20 @@ def read_network(path: Path) -> Trained:
     return Trained(run, model.eval(), state)
 
 
-def _build(run: Run) -> nn.Module:
-    source = DATASETS[run.data]
-    return build(run.model, classes=source.classes, image=source.shape, width=run.width, seed=run.seed)
+def _build(run: Run, data: dict[str, Any]) -> nn.Module:
+    channels, height, width = data["image"]
+    return build(
+        run.model,
+        classes=data["classes"],
+        image=(channels, height, width),
+        width=run.width,
+        seed=run.seed,
+        code=run.code_of("model"),
+    )
 
 
 def _written_out(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A state whose weights are dense with masks beside them, also if it came from the packed store."""
+    """The state with dense weights and masks, also if it came from the packed store."""
     state, shapes = dict(state), {name: one.shape for name, one in model.named_parameters()}
     for name in [name for name in state if name.endswith(POSITIONS)]:
         weight, positions = name.removesuffix(POSITIONS) + "weight", state.pop(name)

@@ -1,7 +1,9 @@
-"""The ranks that carry out one run together, under ``torchrun``. Each takes its part of every batch; rank 0 writes.
+"""Several processes (ranks) that train one network together, under ``torchrun``.
 
-The numbers are those of one process, up to rounding: draws are derived from the run's seed, a batch's statistics are
-those of all ranks together, and gradients are averaged over the images of the whole batch.
+Each takes its part of every batch; rank 0 writes the results.
+
+The numbers are those of one process, up to rounding: random draws are derived from the run's seed, batch norm uses the
+statistics of the whole batch, and gradients are averaged over the images of the whole batch.
 """
 
 import os
@@ -20,53 +22,53 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Team:
-    """Which rank this process is, and of how many."""
+class RankGroup:
+    """The ranks that train together, and which of them this process is."""
 
     rank: int = 0
     size: int = 1
-    fsdp: bool = False  # spread the model over the ranks, instead of a copy for each
+    fsdp: bool = False  # shard the model over the ranks (FSDP2), instead of a copy for each (DDP)
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this is rank 0, which writes the results."""
         return self.rank == 0
 
     def part(self, count: int) -> slice:
-        """The part of this rank of ``count`` things; the parts differ by one at most.
+        """The part of ``count`` images that this rank takes; parts differ by one image at most.
 
-        >>> [Team(rank, 3).part(8) for rank in range(3)]
+        >>> [RankGroup(rank, 3).part(8) for rank in range(3)]
         [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
         """
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
-    def once(self, act: Callable[[], T]) -> T:
-        """Let rank 0 do it, and return what it got on every rank. If it fails there, every rank raises: none waits."""
+    def on_first(self, act: Callable[[], T]) -> T:
+        """Call a function on rank 0 and return its result on every rank. If it raises there, every rank raises."""
         if self.size == 1:
             return act()
-        said: list[Any] = [None, None]
+        message: list[Any] = [None, None]  # result, error
         failure: Exception | None = None
         if self.first:
             try:
-                said[0] = act()
+                message[0] = act()
             except Exception as error:
-                failure, said[1] = error, f"rank 0 failed: {error}"
-        dist.broadcast_object_list(said, src=0)
+                failure, message[1] = error, f"rank 0 failed: {error}"
+        dist.broadcast_object_list(message, src=0)
         if failure is not None:
             raise failure
-        if said[1] is not None:
-            raise RuntimeError(said[1])
-        found: T = said[0]
-        return found
+        if message[1] is not None:
+            raise RuntimeError(message[1])
+        result: T = message[0]
+        return result
 
-    def add(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, in place."""
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up the values of all ranks, in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Before there is an optimizer: batch statistics are those of all ranks, and FSDP2 spreads the parameters."""
+        """Before there is an optimizer: batch norm over all ranks, and parameters sharded by FSDP2."""
         if self.size > 1:
             for module in model.modules():
                 if type(module) is nn.BatchNorm2d:
@@ -75,20 +77,20 @@ class Team:
                 shard(model)
         return model
 
-    def share(self, model: nn.Module) -> nn.Module:
-        """The model as the ranks train it together, once it is sparse: gradients are averaged over the ranks."""
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model, once it is sparse, in a module that averages gradients over the ranks."""
         if self.size == 1 or self.fsdp:
             return model
-        # Buffers agree by construction: masks, and running statistics of the whole batch.
+        # Buffers are equal on all ranks already: masks, and running statistics of the whole batch.
         return nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all ranks; whoever used it sends a gradient back, so those are summed too."""
+    """The sum over all ranks. Every rank uses the sum, so its gradient is the sum of their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, mine: Tensor) -> Tensor:
-        total = mine.clone()
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
         dist.all_reduce(total)
         return total
 
@@ -100,10 +102,10 @@ class _Sum(torch.autograd.Function):
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` over the batch of all ranks, on any device; torch's own ``SyncBatchNorm`` wants a GPU."""
+    """``nn.BatchNorm2d`` over the batch of all ranks, on any device; torch's own ``SyncBatchNorm`` needs a GPU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As ever, but means and variances are of everyone's images. A rank may have none."""
+        """Normalise with the mean and variance of the images of all ranks. A rank may have no image."""
         if not self.training:
             return super().forward(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -112,14 +114,14 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         centred = wide - mean.view(1, -1, 1, 1)
         variance = _Sum.apply(centred.square().sum((0, 2, 3))) / count
-        self._remember(mean.detach(), (variance * count / (count - 1)).detach())
-        found: Tensor = centred * torch.rsqrt(variance + self.eps).view(1, -1, 1, 1)
+        self._update_running_statistics(mean.detach(), (variance * count / (count - 1)).detach())
+        y: Tensor = centred * torch.rsqrt(variance + self.eps).view(1, -1, 1, 1)
         if self.affine:
-            found = found * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
-        return found.to(x.dtype)
+            y = y * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return y.to(x.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor) -> None:
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked += 1
             share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
@@ -127,27 +129,27 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
             self.running_var.lerp_(variance.to(self.running_var), share)
 
 
-def launched() -> bool:
+def under_torchrun() -> bool:
     """Whether ``torchrun`` started this process as one of several."""
     return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 @contextmanager
-def gathered(device: str, fsdp: bool = False) -> Iterator[tuple[Team, str]]:
-    """The team that ``torchrun`` started, and this rank's device; one process alone without it."""
-    if not launched():
+def joined_ranks(device: str, fsdp: bool = False) -> Iterator[tuple[RankGroup, str]]:
+    """The ranks that ``torchrun`` started, and this rank's device; a group of one process without ``torchrun``."""
+    if not under_torchrun():
         if fsdp:
             raise ValueError(
-                "--fsdp spreads a run over several processes, and this is one: start it with "
+                "--fsdp shards a model over several processes, and there is only one: start the run with "
                 "torchrun --nproc-per-node 2 -m rewire.lab train --fsdp ..."
             )
-        yield Team(), device
+        yield RankGroup(), device
         return
     if device == "cuda":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group(dist.get_default_backend_for_device(device))
     try:
-        yield Team(dist.get_rank(), dist.get_world_size(), fsdp), device
+        yield RankGroup(dist.get_rank(), dist.get_world_size(), fsdp), device
     finally:
         dist.destroy_process_group()

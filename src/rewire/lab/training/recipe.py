@@ -4,30 +4,34 @@ from dataclasses import replace
 from typing import Any
 
 from rewire.core.method import Method
-from rewire.lab.run import Run
-from rewire.methods import METHODS
-from rewire.parts.drop import Lowest
+from rewire.core.named import NamedMethod
+from rewire.lab.run import Run, begins_dense
 
 
 def method_of(run: Run, steps: int) -> Method:
-    """The method of a run, with ``steps`` optimizer steps an epoch."""
-    options: dict[str, Any] = {} if run.fraction is None else {"fraction": run.fraction}
-    if run.method == "ggr":
-        options["growth"] = run.growth
-    every = run.every or (1 if run.method == "deepr" else steps)
-    until = None if run.method == "deepr" else max(int(run.until * run.epochs * steps), every)
-    method = METHODS[run.method](
-        density=1 - run.sparsity,
-        every=every,
-        until=until,
-        start=run.start if run.method != "gmp" else "dense",
-        **options,
-    )
-    return replace(method, drop=Lowest(scope="network")) if run.scope == "network" else method
+    """The method of a run, with ``steps`` optimizer steps an epoch.
+
+    Weights are rewired once an epoch until a share of the training has passed, unless the method has defaults of its
+    own for ``every`` and ``until``.
+    """
+    entry: NamedMethod = run.entry("method")
+    every = run.every or (steps if entry.requires("every") else entry.options.get("every", steps))
+    options: dict[str, Any] = {"density": 1 - run.sparsity, "every": every, "growth": run.growth}
+    if run.fraction is not None:
+        options["fraction"] = run.fraction
+    if entry.requires("until"):
+        options["until"] = max(int(run.until * run.epochs * steps), every)
+    if not begins_dense(entry):
+        options["start"] = run.start
+    method = entry(**{name: value for name, value in options.items() if name in entry.options})
+    if run.scope == type(run).scope:
+        return method
+    drop: Any = method.drop  # it has a scope: the run was checked
+    return replace(method, drop=replace(drop, scope=run.scope))
 
 
 def learning_rate(run: Run, step: int, steps: int) -> float:
-    """The paper's: warm-up from zero over the first epochs, then a fifth at 30, 60 and 80 % of the training."""
+    """The paper's schedule: linear warm-up over the first epochs, then a fifth at 30, 60 and 80 % of the training."""
     if step < run.warmup * steps:
         return run.lr * (step + 1) / (run.warmup * steps)
     done = step / (run.epochs * steps)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 
-class Board:
-    """Writes one point per epoch; a resumed run overwrites the epochs that it repeats."""
+class TensorBoardLog:
+    """Writes one point per epoch; a resumed run overwrites the epochs that it trains again."""
 
     def __init__(self, folder: Path, epochs_done: int) -> None:
         try:
@@ -18,7 +18,7 @@ class Board:
         self._writer = SummaryWriter(str(folder), purge_step=epochs_done + 1)
 
     def add(self, line: dict[str, Any], names: Sequence[str], sizes: Sequence[int]) -> None:
-        """The line of ``metrics.jsonl`` of one epoch."""
+        """Write one epoch: a line of ``metrics.jsonl``, and the names and sizes of the layers."""
         for key in ("loss", "accuracy", "test_loss", "lr"):
             self._writer.add_scalar(key, line[key], line["epoch"])
         for name, nnz, size in zip(names, line["nnz"], sizes, strict=True):

@@ -1,0 +1,131 @@
+"""Every use of a private name of torch; ``tests/test_torch.py`` notices if torch changes one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.parallel import DistributedDataParallel
+
+# Base classes that torch does not export, for isinstance.
+CONVOLUTION = nn.modules.conv._ConvNd
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
+INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm
+CHANNEL_NORM = nn.modules.batchnorm._NormBase  # batch norm and instance norm
+DROPOUT = nn.modules.dropout._DropoutNd
+POOLING: tuple[type[nn.Module], ...] = (
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """A module's own parameters by name; writing to the dictionary replaces them without further ado."""
+    return module._parameters
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """A module's own buffers by name."""
+    return module._buffers
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """A module's own submodules by name."""
+    return module._modules
+
+
+def remove_buffer(module: nn.Module, name: str) -> None:
+    """Remove a buffer, if it is there, and what torch remembers about it."""
+    module._buffers.pop(name, None)
+    module._non_persistent_buffers_set.discard(name)
+
+
+def remove_load_hook(module: nn.Module, function: Callable[..., None]) -> None:
+    """Remove a function that ``register_load_state_dict_pre_hook`` registered, also from a copy of the module."""
+    hooks = module._load_state_dict_pre_hooks
+    for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is function]:
+        del hooks[key]
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether a hook sees what goes into this module or comes out of it in the forward pass."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a hook of this module, or one for all modules, sees what goes in or comes out, or its gradient."""
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return has_forward_hooks(module) or bool(backward) or _has_any_global_hook()
+
+
+def forward_pre_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called before ``forward``, by key; those that torch registers have numbers."""
+    return module._forward_pre_hooks
+
+
+def state_dict_pre_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called before ``state_dict``, by key."""
+    return module._state_dict_pre_hooks
+
+
+def load_post_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called after ``load_state_dict``, by key."""
+    return module._load_state_dict_post_hooks
+
+
+def version(tensor: Tensor) -> tuple[int, int]:
+    """The identity of a tensor and its count of in-place writes: equal until somebody writes to it.
+
+    Writes through ``tensor.data`` are not counted.
+    """
+    return id(tensor), tensor._version
+
+
+# The methods of a layer that compute its output.
+FORWARD_METHODS = ("forward", "_conv_forward")
+
+
+def without_torch_function() -> Any:
+    """A context in which tensor subclasses are plain tensors: their ``__torch_function__`` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def running_backward_pass() -> int:
+    """The number of the backward pass that is running, -1 if none is; one inside of another has its own."""
+    return torch._C._current_graph_task_id()
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Whether a tensor is a DTensor; the module that defines them need not be imported to know."""
+    return hasattr(tensor, "_local_tensor")
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """The shard of a DTensor in this process, sharing its memory; a plain tensor is its own shard."""
+    shard: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return shard
+
+
+def inside_compiled(model: nn.Module) -> nn.Module | None:
+    """The module that ``torch.compile`` wrapped, if this is such a wrapper."""
+    return model._modules.get("_orig_mod")
+
+
+def is_traced() -> bool:
+    """Whether ``torch.compile`` or ``torch.jit.trace`` is recording operations."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+def ignore_buffers(wrapper: DistributedDataParallel, names: set[str]) -> None:
+    """Let DDP no longer broadcast these buffers before every forward pass."""
+    wrapper.parameters_to_ignore |= names
+    wrapper._assign_modules_buffers()
+
+
+def wrapped_by_ddp(wrapper: Any) -> nn.Module | None:
+    """The model inside a DDP wrapper, which may not be complete yet."""
+    module: nn.Module | None = wrapper.__dict__.get("_modules", {}).get("module")
+    return module

@@ -1,0 +1,137 @@
+"""``rewire watch``: a page, for this machine alone, that follows films as they are written. It writes nothing."""
+
+import json
+import socket
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from rewire.film.format import NAME
+
+HOST, PORT, TRIES = "127.0.0.1", 8420, 20
+CHUNK = 1 << 22  # bytes of a film in one answer
+SCRIPTS = ("film.js", "draw.js", "page.js")
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+
+def find_films(target: Path) -> list[Path]:
+    """The films of a run, of all runs in a folder, or the file itself; a sentence if there is none."""
+    if target.is_file():
+        return [target]
+    if not target.exists():
+        raise FileNotFoundError(f"{target} does not exist: give the folder of a run, or a folder of runs")
+    films = [target / NAME] if (target / NAME).is_file() else sorted(target.glob(f"*/{NAME}"))
+    if not films:
+        raise FileNotFoundError(
+            f"{target} holds no film: train with `rewire train`, or record one in your loop with rewire.record"
+        )
+    return films
+
+
+def page(films: Sequence[dict[str, str]] = ()) -> str:
+    """The page; with films (title and text), one that shows these and asks for nothing."""
+    folder = files("rewire.film").joinpath("page")
+    script = "\n".join(folder.joinpath(name).read_text() for name in SCRIPTS)
+    embedded = json.dumps(list(films)).replace("<", "\\u003c")  # so that no text can end the script
+    text = folder.joinpath("page.html").read_text()
+    for mark, content in (
+        ("/*STYLE*/", folder.joinpath("page.css").read_text()),
+        ("/*SCRIPT*/", script),
+        ("/*FILMS*/ []", embedded),
+    ):
+        if mark not in text:
+            raise AssertionError(f"the page has no {mark}")
+        text = text.replace(mark, content)
+    return text
+
+
+def save(films: Sequence[Path], out: Path) -> None:
+    """One HTML file with films inside, which needs nothing but a browser."""
+    if out.suffix != ".html":
+        raise ValueError(f"{out} should end in .html")
+    contents = [{"title": _title(path), "text": path.read_text()} for path in films]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(contents))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers ``/``, ``/films`` and ``/film?index=I&from=BYTES``. A film is named by its number, never by a path."""
+
+    server: "Server"
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """The page, the list of films, or a part of a film."""
+        if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
+            self._refuse(HTTPStatus.FORBIDDEN)  # another site that resolves to this machine
+            return
+        address = urlsplit(self.path)
+        if address.path == "/":
+            self._answer(page().encode(), "text/html; charset=utf-8")
+        elif address.path == "/films":
+            titles = [{"title": _title(path)} for path in self.server.films]
+            self._answer(json.dumps(titles).encode(), "application/json")
+        elif address.path == "/film":
+            self._film(parse_qs(address.query))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND)
+
+    def _film(self, query: dict[str, list[str]]) -> None:
+        try:
+            index, begin = (int(query[name][0]) for name in ("index", "from"))
+            if index < 0 or begin < 0:
+                raise IndexError(index)
+            with self.server.films[index].open("rb") as file:
+                file.seek(begin)
+                self._answer(file.read(CHUNK), "application/octet-stream")
+        except (KeyError, ValueError, IndexError, OverflowError):
+            self._refuse(HTTPStatus.BAD_REQUEST)
+        except OSError:
+            self._refuse(HTTPStatus.NOT_FOUND)
+
+    def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        self._answer(f"{status.value} {status.phrase}\n".encode(), "text/plain; charset=utf-8", status)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name that the base class uses)
+        """Quiet: a request a second would drown everything else."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves films to this machine alone."""
+
+    daemon_threads = True
+
+    def __init__(self, films: Sequence[Path], port: int = PORT) -> None:
+        self.films = list(films)
+        super().__init__((HOST, _free_port(port)), Handler)
+
+    @property
+    def url(self) -> str:
+        """Where to look."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+
+def _free_port(first: int) -> int:
+    """The first port from here on that nobody uses."""
+    for port in range(first, first + TRIES):
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) != 0:
+                return port
+    raise OSError(f"ports {first} to {first + TRIES - 1} of {HOST} are all taken: give another one with --port")
+
+
+def _title(path: Path) -> str:
+    return path.parent.name if path.name == NAME else path.stem

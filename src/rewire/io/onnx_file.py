@@ -1,0 +1,55 @@
+"""ONNX files: the network as a graph with dense weights, checked with ONNX Runtime before the file gets its name."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rewire._extras import need
+from rewire.io.compare import compare_outputs
+from rewire.io.files import write_checked
+from rewire.stores.convert import to_dense
+
+TOLERANCE = 1e-4  # relative, between what two runtimes compute in float32
+
+
+def save_onnx(model: nn.Module, path: str | Path, example: Tensor, tolerance: float = TOLERANCE) -> None:
+    """Write the network for any batch size; ONNX Runtime must agree with torch on the example and on random inputs."""
+    need("onnx", "onnx", "onnxscript", "onnxruntime")
+    import onnxruntime  # imported here: only this export needs it
+
+    model = to_dense(model).cpu().eval()
+    example = example.detach().cpu()
+    batch = torch.export.Dim("batch")
+    traced = example if len(example) > 1 else example.expand(2, *example.shape[1:]).contiguous()  # 1 would be fixed
+    with warnings.catch_warnings(), _only_errors("torch.onnx"):
+        warnings.simplefilter("ignore")  # the exporter calls parts of torch that torch deprecates
+        program = torch.export.export(model, (traced,), dynamic_shapes=({0: batch},), strict=False)
+        exported = torch.onnx.export(program, (traced,), dynamo=True, verbose=False, optimize=True)
+    assert exported is not None
+
+    def check(file: Path) -> None:
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        generator = torch.Generator().manual_seed(0)
+        for x in (example, torch.randn(3, *example.shape[1:], generator=generator, dtype=example.dtype)):
+            with torch.no_grad():
+                expected = model(x)
+            output = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+            compare_outputs(expected, torch.from_numpy(output), tolerance, "ONNX Runtime")
+
+    write_checked(path, lambda file: exported.save(str(file)), check)
+
+
+@contextmanager
+def _only_errors(logger: str) -> Iterator[None]:
+    """Silence a logger below errors: the exporter logs which packages are not installed, and it needs none of them."""
+    level = logging.getLogger(logger).level
+    logging.getLogger(logger).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).setLevel(level)

@@ -1,0 +1,1 @@
+"""The data sets: each file registers one."""

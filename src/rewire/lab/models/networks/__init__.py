@@ -1,0 +1,1 @@
+"""The networks: each file registers its own."""

@@ -1,0 +1,49 @@
+"""What reports call the things in a run, and how they draw its method. Unregistered names stay as they are."""
+
+from collections.abc import Iterable
+
+from rewire.core.named import Look
+from rewire.lab.names import DENSE_LOOK, METHODS, REGISTRIES
+from rewire.lab.references import file_label
+from rewire.lab.run import Run
+from rewire.parts.start import STARTS
+
+
+def method_look(run: Run) -> Look:
+    """The look of a run's method, with the options of the run: GGR that grows at random is ``GGR SET``."""
+    if run.is_dense:
+        return DENSE_LOOK
+    entry = METHODS.get(run.method)
+    return entry.look(run.to_dict()) if entry is not None else Look(file_label(run.method))
+
+
+def all_looks() -> list[Look]:
+    """Every look of a registered method in the order of tables: dense training first, a method after its variants."""
+    return [DENSE_LOOK, *(look for entry in METHODS.values() for look in (*entry.looks[1:], entry.looks[0]))]
+
+
+def look_of_label(label: str) -> Look:
+    """The look that has this label."""
+    return next((look for look in all_looks() if look.label == label), Look(label))
+
+
+def label_of(role: str, name: str) -> str:
+    """What tables call a data set (role ``data``) or a network (role ``model``)."""
+    entry = REGISTRIES[role].get(name)
+    return str(entry.label) if entry is not None else file_label(name)
+
+
+def position(name: str, names: Iterable[str]) -> int:
+    """The index of a name in an order; names that are not in it come last."""
+    order = list(names)
+    return order.index(name) if name in order else len(order)
+
+
+def method_position(label: str) -> tuple[int, str]:
+    """A key that sorts the labels of methods in the order of tables."""
+    return position(label, (look.label for look in all_looks())), label
+
+
+def start_position(start: str) -> int:
+    """A key that sorts starts in the order of tables."""
+    return position(start, STARTS)

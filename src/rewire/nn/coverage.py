@@ -1,0 +1,146 @@
+"""Which layers the sparse kernels cover, and the geometry that the kernels see."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from rewire._torch import FORWARD_METHODS
+from rewire.kernels.geometry import Geometry, Pair
+
+PACKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
+_CONV_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_CONV_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+
+
+def no_kernel_reason(module: nn.Module, weight: Tensor) -> str:
+    """Why a layer cannot be packed; an empty string if it can.
+
+    >>> no_kernel_reason(nn.Linear(2, 2), torch.zeros(2, 2, dtype=torch.float16))
+    'no kernel for torch.float16'
+    """
+    if not isinstance(module, PACKABLE):
+        return f"no kernel for {type(module).__name__}"
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        return "nn.MultiheadAttention reads its weight and does not call it"
+    if weight.device.type not in ("cpu", "meta"):
+        return f"no kernel for {weight.device.type}"
+    if weight.dtype not in (torch.float32, torch.float64):
+        return f"no kernel for {weight.dtype}"
+    if not isinstance(module, nn.Linear) and module.padding_mode != "zeros":
+        return f"no kernel for padding_mode={module.padding_mode!r}"
+    if has_own_forward(type(module)) and not _forward_calls_kernel(module):
+        return f"no kernel for the forward of {type(module).__name__}"
+    return ""
+
+
+def torch_base(kind: type[nn.Module]) -> type[nn.Module]:
+    """``nn.Linear``, ``nn.Conv1d`` or ``nn.Conv2d``, of which a class is a subclass."""
+    return next(base for base in PACKABLE if issubclass(kind, base))
+
+
+def has_own_forward(kind: type[nn.Module]) -> bool:
+    """Whether a subclass of a torch layer computes its output in code of its own.
+
+    >>> class Renamed(nn.Linear):
+    ...     pass
+    >>> has_own_forward(Renamed)
+    False
+    """
+    return any(getattr(kind, name, None) is not getattr(torch_base(kind), name, None) for name in FORWARD_METHODS)
+
+
+def _forward_calls_kernel(module: nn.Module) -> bool:
+    """Whether a forward uses the weight only as that of ``F.linear`` or ``F.conv2d`` with the layer's own settings.
+
+    The layer is traced alone. A forward that cannot be traced, because it depends on the input's size for instance, is
+    not covered.
+    """
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception:  # tracing runs foreign code on proxies, which may raise anything
+        return False
+    reads = [node for node in graph.nodes if node.op == "get_attr" and node.target == "weight"]
+    return bool(reads) and all(is_kernel_call(user, node, module) for node in reads for user in node.users)
+
+
+def is_kernel_call(call: fx.Node, weight: fx.Node, layer: nn.Module) -> bool:
+    """Whether a node of a traced graph computes what the layer computes, with ``weight`` as the node of its weight."""
+    if call.op != "call_function" or sum(argument is weight for argument in call.all_input_nodes) != 1:
+        return False
+    arguments = call_arguments(call.args, call.kwargs)
+    return arguments.get("weight") is weight and is_call_of_layer(call.target, arguments, layer)
+
+
+def is_call_of_layer(function: Any, arguments: dict[str, Any], layer: object) -> bool:
+    """Whether a function is ``F.linear``, ``F.conv1d`` or ``F.conv2d`` with the stride, padding ... of the layer."""
+    if isinstance(layer, nn.Linear):
+        return function is F.linear
+    assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
+    if function is not (F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d):
+        return False
+    given = {name: arguments.get(name, default) for name, default in _CONV_DEFAULTS.items()}
+    return all(_as_tuple(given[name], layer) == _as_tuple(getattr(layer, name), layer) for name in given)
+
+
+def call_arguments(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of ``F.linear`` or a convolution by name, however they were given."""
+    return dict(zip(_CONV_ARGUMENTS, args, strict=False)) | kwargs
+
+
+def _as_tuple(size: Any, layer: nn.Conv1d | nn.Conv2d) -> Any:
+    """A stride, padding or dilation with one number for each axis; ``"same"`` and ``"valid"`` stay as they are."""
+    if isinstance(size, int):
+        return (size,) * len(layer.kernel_size)
+    return size if isinstance(size, str) else tuple(size)
+
+
+def geometry_of(module: nn.Module, shape: torch.Size) -> Geometry:
+    """Shape, stride, padding, dilation and groups of a layer as the kernels see them.
+
+    An ``nn.Linear`` is a 1x1 convolution of one pixel, an ``nn.Conv1d`` a convolution of images of height one.
+
+    >>> geometry_of(nn.Conv1d(4, 8, 5, padding="same"), torch.Size([8, 4, 5])).padding
+    (0, 2)
+    """
+    if isinstance(module, nn.Linear):
+        return Geometry((shape[0], shape[1], 1, 1))
+    assert isinstance(module, (nn.Conv1d, nn.Conv2d))
+    padding, _ = _padding(module)
+    sizes = [_as_tuple(size, module) for size in (shape[2:], module.stride, padding, module.dilation)]
+    if isinstance(module, nn.Conv1d):
+        sizes = [(one, *size) for one, size in zip((1, 1, 0, 1), sizes, strict=True)]
+    kernel, stride, padding, dilation = sizes
+    return Geometry((shape[0], shape[1], *kernel), stride, padding, dilation, module.groups)
+
+
+def extra_padding_of(module: nn.Module) -> Pair:
+    """Rows below and columns to the right that ``padding="same"`` adds to an even kernel, which has no middle.
+
+    >>> extra_padding_of(nn.Conv2d(1, 1, (3, 4), padding="same"))
+    (0, 1)
+    """
+    if isinstance(module, nn.Conv1d):
+        return 0, _padding(module)[1][0]
+    return _padding(module)[1] if isinstance(module, nn.Conv2d) else (0, 0)
+
+
+def _padding(module: nn.Conv1d | nn.Conv2d) -> tuple[Any, Any]:
+    """Zeros on both sides of every axis, and additional zeros at the end of every axis."""
+    if module.padding == "same":
+        total = [far * (size - 1) for size, far in zip(module.kernel_size, module.dilation, strict=True)]
+        return tuple(one // 2 for one in total), tuple(one % 2 for one in total)
+    none = (0,) * len(module.kernel_size)
+    return (none if module.padding == "valid" else module.padding), none
+
+
+def pair(size: Any) -> Pair:
+    """``(size, size)`` if it is one number for both axes.
+
+    >>> pair(3), pair((1, 2))
+    ((3, 3), (1, 2))
+    """
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

@@ -1,0 +1,175 @@
+"""What other code sees when it reads ``layer.weight`` of a packed layer: the dense weight, read-only.
+
+Some models read a layer's weight instead of calling the layer: ``F.linear(x, layer.weight)``, a penalty
+``layer.weight.pow(2).mean()``, or the fast path of ``nn.TransformerEncoderLayer`` in evaluation. They get what they
+would get from a masked layer. docs/decisions/0008-reading-packed-weights.md has the reasons.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rewire._torch import without_torch_function
+from rewire.nn.coverage import call_arguments, is_call_of_layer
+
+
+class WeightOwner(Protocol):
+    """What a packed layer offers to those who read its weight."""
+
+    layer_name: str
+    weight_positions: Tensor
+    dense_shape: torch.Size
+    dense_read_warned: bool
+
+    @property
+    def weight_values(self) -> nn.Parameter:
+        """The non-zero weights."""
+
+    def apply_weight(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """The output of the layer for the given values and bias."""
+
+    def record_dense_gradient(self, grad: Tensor) -> None:
+        """Keep the gradient of a dense weight that was read, for the next rewiring."""
+
+
+_METADATA = {"shape", "dtype", "device", "ndim", "layout", "names", "size", "dim", "numel", "nelement", "element_size"}
+_METADATA |= {"is_floating_point", "is_complex", "is_sparse", "is_cuda", "is_meta", "is_quantized", "is_nested"}
+_METADATA |= {"__len__", "retains_grad", "get_device", "is_sparse_csr", "is_mkldnn", "is_cpu"}
+
+
+class DenseWeight(Tensor):
+    """The weight of a packed layer with its zeros, written out only when an operation needs them.
+
+    Sizes and types are known without that, and ``F.linear`` or a convolution with the layer's own settings runs the
+    sparse kernel. Every other function gets a plain dense tensor whose gradient flows to the non-zero values.
+    Functions that would change it raise: their effect would be lost.
+    """
+
+    owner: WeightOwner
+    kind: str
+
+    @staticmethod
+    def of(owner: WeightOwner, kind: str = "weight") -> "DenseWeight":
+        """``kind``: the ``"weight"`` of a layer, its ``"data"`` (without gradient), or its ``"grad"``."""
+        values = owner.weight_values
+        # One element stands for all: it has the shape and takes no memory. NaN, so that no mistake goes unnoticed.
+        placeholder = torch.full((), torch.nan, dtype=values.dtype, device=values.device).expand(owner.dense_shape)
+        weight = placeholder.as_subclass(DenseWeight)
+        weight.owner, weight.kind = owner, kind
+        return weight
+
+    @property
+    def nonzeros(self) -> Tensor:
+        """The values at the positions of the non-zero weights, as they are now."""
+        values = self.owner.weight_values
+        if self.kind == "grad":
+            assert values.grad is not None, "the gradient was cleared after it was read"
+            return values.grad.detach()
+        return values if self.kind == "weight" else values.detach()
+
+    def write_out(self, reader: str) -> Tensor:
+        """The dense weight; ``reader``: the name of the function that needs it, for the warning."""
+        owner, values = self.owner, self.nonzeros
+        dense = values.new_zeros(owner.dense_shape.numel()).scatter(0, owner.weight_positions.long(), values)
+        dense = dense.view(owner.dense_shape)
+        if dense.requires_grad:
+            dense.register_hook(lambda grad: _receive_gradient(owner, grad, reader))
+        return dense
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Answer from the sizes, run the kernel, or write the weight out; refuse to be changed."""
+        kwargs = kwargs or {}
+        name = _name(func)
+        weight = _first_weight((*args, *kwargs.values()))
+        if name in _METADATA or weight is None:
+            with without_torch_function():
+                return func(*args, **kwargs)
+        if name in _ANSWERS:
+            return _ANSWERS[name](weight)
+        if name in ("requires_grad_", "requires_grad="):  # freezing a layer
+            weight.owner.weight_values.requires_grad_(*args[1:], **kwargs)
+            return weight
+        if _changes_weight(name, args, kwargs):
+            layer = weight.owner.layer_name
+            raise RuntimeError(
+                f"{name} cannot change the {weight.kind} of {layer}: the layer is packed and stores only its "
+                f"{len(weight.nonzeros)} non-zero weights. Change the layer's weight_values (their flat positions are "
+                f"its weight_positions), or keep the layer masked: sparsify(..., keep_masked={layer!r})"
+            )
+        arguments = call_arguments(args, kwargs)
+        x, bias = arguments.get("input"), arguments.get("bias")
+        is_own_weight = arguments.get("weight") is weight and _first_weight([x, bias]) is None
+        if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
+            return weight.owner.apply_weight(arguments["input"], weight.nonzeros, bias)
+        return func(*_map(lambda one: one.write_out(name), args), **_map(lambda one: one.write_out(name), kwargs))
+
+
+def _name(func: Callable[..., Any]) -> str:
+    """The name of a function or method, or of the attribute that a getter returns; a setter ends with ``=``."""
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__"):
+        attribute = getattr(getattr(func, "__self__", None), "__name__", name)
+        return attribute if name == "__get__" else f"{attribute}="
+    return str(name)
+
+
+_NOT_IN_PLACE = {"__invert__", "__index__", "__int__"}
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "retain_grad"}  # on a copy they would never be called
+
+
+def _changes_weight(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function writes to a packed weight, judged by torch's conventions for names and arguments."""
+    if kwargs.get("out") is not None:
+        return _first_weight([kwargs["out"]]) is not None
+    in_place_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
+    in_place_method = name.endswith("_") and not name.endswith("__")
+    writes = in_place_method or in_place_operator or name.endswith("=") or name == "__setitem__" or name in _HOOKS
+    return writes and _first_weight(args[:1] or kwargs.values()) is not None
+
+
+def _first_weight(arguments: Iterable[Any]) -> DenseWeight | None:
+    for argument in arguments:
+        nested = argument if isinstance(argument, (list, tuple)) else ()
+        weight = argument if isinstance(argument, DenseWeight) else _first_weight(nested)
+        if weight is not None:
+            return weight
+    return None
+
+
+def _map(change: Callable[[DenseWeight], Tensor], arguments: Any) -> Any:
+    """Arguments with every packed weight replaced."""
+    if isinstance(arguments, DenseWeight):
+        return change(arguments)
+    if isinstance(arguments, dict):
+        return {name: _map(change, argument) for name, argument in arguments.items()}
+    if type(arguments) in (list, tuple):
+        return type(arguments)(_map(change, argument) for argument in arguments)
+    return arguments
+
+
+def _receive_gradient(owner: WeightOwner, grad: Tensor, reader: str) -> None:
+    """Called in backward: a dense read was part of the training, not just of logging."""
+    owner.record_dense_gradient(grad)
+    if not owner.dense_read_warned:
+        owner.dense_read_warned = True
+        warnings.warn(
+            f"{reader}() reads the weight of {owner.layer_name} as a dense tensor, which a packed layer has to write "
+            "out at every step: correct, but slower than a masked layer. To keep this layer masked: "
+            f"sparsify(..., keep_masked={owner.layer_name!r})",
+            stacklevel=2,
+        )
+
+
+_ANSWERS: dict[str, Callable[[DenseWeight], Any]] = {
+    "requires_grad": lambda weight: weight.kind == "weight" and weight.nonzeros.requires_grad,
+    "is_leaf": lambda weight: False,
+    "grad": lambda weight: None if weight.owner.weight_values.grad is None else DenseWeight.of(weight.owner, "grad"),
+    "data": lambda weight: DenseWeight.of(weight.owner, "data" if weight.kind == "weight" else weight.kind),
+    "detach": lambda weight: DenseWeight.of(weight.owner, "data" if weight.kind == "weight" else weight.kind),
+}

@@ -1,0 +1,99 @@
+"""Which modules of an ``nn.Sequential`` run together: fewer passes over the activations, the same results.
+
+In a Sequential the output of a module goes to the next module and nowhere else, so these groups run in one pass:
+
+- a packed convolution and the batch norm behind it, in training: the convolution computes the moments as well;
+- batch norm, the ReLU behind it and the 2x2 max pooling behind that;
+- a packed layer and the ReLU behind it.
+
+A forward or backward hook would notice that its module is not called: fusion is skipped for modules with hooks.
+"""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from rewire._torch import has_hooks
+from rewire.kernels.batch import ops
+from rewire.kernels.batch.norm import Moments
+from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, HwcnReLU, HwcnReLU6, has_pool_kernel, pool_window
+from rewire.nn.packed import NO_RELU, Packed, PackedConv2d
+
+LONGEST_GROUP = 4  # convolution, batch norm, ReLU, max pooling
+
+
+class HwcnSequential(nn.Sequential):
+    """``nn.Sequential`` that runs neighbouring modules together where one kernel computes them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Module after module, or group after group."""
+        modules = list(self)
+        x, done = input, 0
+        while done < len(modules):
+            x, count = _run_group(modules[done : done + LONGEST_GROUP], x)
+            done += count
+        return x
+
+
+def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
+    """The output of the longest group that begins with the first module, and the number of modules in it."""
+    first, following = modules[0], modules[1:]
+    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or has_hooks(first):
+        return first(x), 1
+    if isinstance(first, Packed) and first.calls_own_forward:
+        return first(x), 1
+    if isinstance(first, PackedConv2d) and following and isinstance(following[0], HwcnBatchNorm2d):
+        return _run_conv_and_norm(first, following[0], following[1:], x)
+    if isinstance(first, HwcnBatchNorm2d) and first.has_kernel_for(x) and first.uses_batch_moments:
+        return _run_norm(first, following, x)
+    if isinstance(first, Packed) and first.backward_record is None and first.relu_limit < 0:
+        relu_limit = leading_relu_limit(following)
+        return first.forward_fused(x, relu_limit), 1 + (relu_limit >= 0)
+    return first(x), 1
+
+
+def _run_conv_and_norm(
+    conv: PackedConv2d, batch_norm: HwcnBatchNorm2d, following: Sequence[nn.Module], x: Tensor
+) -> tuple[Tensor, int]:
+    """A convolution that also computes the moments of its output, and the batch norm that normalises by them."""
+    channels = conv.geometry.shape[0]
+    batched = x.dim() == 4 and len(x) > 1
+    covered = (
+        batch_norm.affine and batch_norm.num_features == channels and ops.is_fast(conv.weight_values, batch_norm.weight)
+    )
+    if not (batched and covered and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
+        return conv(x), 1
+    moments = x.new_empty(channels), x.new_empty(channels)
+    activation = conv.forward_fused(x, conv.relu_limit, moments)
+    y, count = _run_norm(batch_norm, following, activation, moments)
+    return y, count + 1
+
+
+def _run_norm(
+    batch_norm: HwcnBatchNorm2d, following: Sequence[nn.Module], x: Tensor, moments: Moments | None = None
+) -> tuple[Tensor, int]:
+    """Batch norm with the ReLU behind it and with the 2x2 max pooling behind that, if they are there."""
+    relu_limit = leading_relu_limit(following)
+    max_pool = relu_limit >= 0 and len(following) > 1 and _is_2x2_max_pool(following[1], x)
+    y = batch_norm.normalize_batch(x, relu_limit, moments, max_pool)
+    return y, 1 + (relu_limit >= 0) + max_pool
+
+
+def _is_2x2_max_pool(module: nn.Module, x: Tensor) -> bool:
+    """Whether a module takes the maximum of every 2x2 pixels of ``x``, with no row or column left over."""
+    if type(module) is not HwcnMaxPool2d or has_hooks(module) or x.shape[2] % 2 or x.shape[3] % 2:
+        return False
+    return has_pool_kernel(module) and pool_window(module) == [2, 2, 2, 2, 0, 0]
+
+
+def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
+    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if it has hooks.
+
+    >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
+    (6.0, -1.0)
+    """
+    kind = type(modules[0]) if modules and not has_hooks(modules[0]) else None
+    if kind in (nn.ReLU, HwcnReLU):
+        return math.inf
+    return 6.0 if kind in (nn.ReLU6, HwcnReLU6) else NO_RELU

@@ -1,0 +1,163 @@
+"""Each private name of torch that is used does what this package relies on."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from rewire import _torch
+
+
+@pytest.mark.parametrize(
+    ("base", "members", "others"),
+    [
+        (_torch.CONVOLUTION, [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d], [nn.Linear]),
+        (_torch.BATCH_NORM, [nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm], [nn.InstanceNorm2d, nn.LayerNorm]),
+        (_torch.INSTANCE_NORM, [nn.InstanceNorm1d, nn.InstanceNorm2d], [nn.BatchNorm2d]),
+        (_torch.CHANNEL_NORM, [nn.BatchNorm2d, nn.InstanceNorm2d], [nn.LayerNorm, nn.GroupNorm]),
+        (_torch.DROPOUT, [nn.Dropout, nn.Dropout2d, nn.AlphaDropout], [nn.Identity]),
+        (_torch.POOLING, [nn.MaxPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d], [nn.Flatten]),
+    ],
+)
+def test_base_classes(base, members, others):
+    assert all(issubclass(member, base) for member in members)
+    assert not any(issubclass(other, base) for other in others)
+
+
+def test_dictionaries_of_a_module_are_the_module():
+    module = nn.Sequential(nn.Linear(2, 3))
+    linear = module[0]
+    assert _torch.children_of(module) == {"0": linear}
+    assert list(_torch.parameters_of(linear)) == ["weight", "bias"]
+    _torch.parameters_of(linear)["bias"] = None
+    assert linear.bias is None
+    linear.register_buffer("mask", torch.ones(1))
+    assert _torch.buffers_of(linear)["mask"] is linear.mask
+
+
+def test_a_removed_buffer_leaves_nothing():
+    module = nn.Module()
+    module.register_buffer("mask", torch.ones(1), persistent=False)
+    _torch.remove_buffer(module, "mask")
+    _torch.remove_buffer(module, "mask")
+    module.register_buffer("mask", torch.ones(1))
+    assert "mask" in module.state_dict()
+
+
+def test_a_load_hook_is_removed_by_its_function():
+    calls = []
+
+    def hook(module, state, prefix, *rest):
+        calls.append(prefix)
+
+    module = nn.Linear(2, 2)
+    module.register_load_state_dict_pre_hook(hook)
+    module.load_state_dict(module.state_dict())
+    assert calls == [""]
+    _torch.remove_load_hook(module, hook)
+    module.load_state_dict(module.state_dict())
+    assert calls == [""]
+
+
+REGISTER = ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+
+
+@pytest.mark.parametrize("register", [*REGISTER, "register_full_backward_pre_hook"])
+def test_hooks_of_a_module_are_seen(register):
+    module = nn.Linear(2, 2)
+    assert not _torch.has_hooks(module)
+    handle = getattr(module, register)(lambda *_: None)
+    assert _torch.has_hooks(module)
+    assert _torch.has_forward_hooks(module) == ("forward" in register)
+    handle.remove()
+    assert not _torch.has_hooks(module)
+
+
+def test_hooks_of_all_modules_are_seen():
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert _torch.has_hooks(nn.Linear(2, 2))
+    handle.remove()
+    assert not _torch.has_hooks(nn.Linear(2, 2))
+
+
+def test_the_version_counts_writes_but_not_through_data():
+    tensor = torch.zeros(3)
+    before = _torch.version(tensor)
+    tensor.data.add_(1)
+    assert _torch.version(tensor) == before
+    tensor.add_(1)
+    assert _torch.version(tensor) != before
+    assert _torch.version(torch.zeros(3)) != _torch.version(tensor)
+
+
+def test_a_plain_tensor_is_its_own_shard():
+    tensor = torch.zeros(3)
+    assert not _torch.is_dtensor(tensor)
+    assert _torch.local_shard(tensor) is tensor
+
+
+def test_a_compiled_model_holds_its_own():
+    model = nn.Linear(2, 2)
+    assert _torch.inside_compiled(torch.compile(model, backend="eager")) is model
+    assert _torch.inside_compiled(model) is None
+
+
+def test_tracing_is_noticed():
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            seen.append(_torch.is_traced())
+            return x + 1
+
+    Model()(torch.zeros(1))
+    torch.jit.trace(Model(), torch.zeros(1), check_trace=False)
+    assert seen[0] is False
+    assert seen[1] is True
+
+
+def test_the_methods_that_compute_a_layers_output():
+    for kind in (nn.Conv1d, nn.Conv2d):
+        assert all(callable(getattr(kind, name)) for name in _torch.FORWARD_METHODS)
+    assert "self._conv_forward(" in inspect.getsource(nn.Conv2d.forward)
+
+
+def test_a_subclass_is_a_plain_tensor_without_its_torch_function():
+    calls = []
+
+    class Subclass(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            calls.append(func)
+            with _torch.without_torch_function():
+                return func(*args, **(kwargs or {}))
+
+    tensor = torch.zeros(3).as_subclass(Subclass)
+    with _torch.without_torch_function():
+        assert tensor.shape == (3,)
+    assert not calls
+    assert tensor.shape == (3,)
+    assert len(calls) == 1
+
+
+def test_hooks_are_dictionaries_that_take_any_key():
+    calls = []
+    module = nn.Linear(2, 2)
+    _torch.forward_pre_hooks(module)["ours"] = lambda module, args: calls.append("forward")
+    _torch.state_dict_pre_hooks(module)["ours"] = lambda module, prefix, keep_vars: calls.append("save")
+    _torch.load_post_hooks(module)["ours"] = lambda module, keys: calls.append("load")
+    module(torch.zeros(2))
+    module.load_state_dict(module.state_dict())
+    assert calls == ["forward", "save", "load"]
+
+
+def test_each_backward_pass_has_its_number():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    assert _torch.running_backward_pass() == -1
+    x.register_hook(lambda _: seen.append(_torch.running_backward_pass()))
+    for _ in range(2):
+        (x * 2).sum().backward()
+    assert len(set(seen)) == 2
+    assert min(seen) >= 0

@@ -278,10 +278,11 @@ class _ExplainedKey(str):
     """A missing key whose name in torch's message is followed by a sentence."""
 
     def __format__(self, _spec: str) -> str:
-        return (
-            f"{self} (the checkpoint is of a dense model, and this one is sparse: load it before sparsify, or with "
-            "strict=False to keep the topology and take the values of the weights that exist)"
+        sentence = (
+            "the checkpoint is of a dense model, and this one is sparse: load it before sparsify, or with strict=False "
+            "to keep the topology and take the values of the weights that exist"
         )
+        return f"{self!s} ({sentence})"
 
 
 def _explain_missing_topology(missing: list[str]) -> None:

@@ -161,3 +161,12 @@ def test_each_backward_pass_has_its_number():
         (x * 2).sum().backward()
     assert len(set(seen)) == 2
     assert min(seen) >= 0
+
+
+def test_writes_to_a_tensor_are_counted():
+    tensor = torch.zeros(3)
+    before = _torch.write_count(tensor)
+    tensor[0] = 1
+    assert _torch.write_count(tensor) == before + 1
+    with torch.inference_mode():
+        assert _torch.write_count(torch.zeros(3)) == -1

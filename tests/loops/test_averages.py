@@ -20,7 +20,6 @@ from tests.loops.loops import (
     sparse_weights,
     train,
 )
-from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn, update_bn
 
 import rewire

@@ -83,5 +83,5 @@ def test_a_parameter_that_is_another_one_and_an_average_that_strayed(store):
     assert faults(rewirer) == [
         "0: its average has another topology",
         "2: the module has another parameter than the one that is rewired",
-        "4: the optimizer does not hold its parameter",
+        "4: no optimizer holds its parameter",
     ]

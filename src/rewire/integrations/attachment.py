@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from rewire.attach import sparsify
 from rewire.core.method import Method
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
 
 
@@ -80,7 +80,7 @@ class Attachment:
         self._watched = model
 
         def before_loading(module: nn.Module, state: dict[str, Any], *_: object) -> None:
-            if any(key.endswith((f".{MASK}", f".{POSITIONS}")) for key in state):
+            if holds_topology(state):
                 self.prepare(module)
 
         model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rewire.core.method import Method
 from rewire.integrations.attachment import Attachment, ModelHook
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import topology_names
 from rewire.rewirer.rewirer import Rewirer
 
 try:
@@ -108,7 +108,7 @@ class Rewire(TrainerCallback):
 
         def after_loading(module: nn.Module, keys: Any) -> None:
             if module is self._model and self._pending is not None and self.rewirer is not None:
-                _refuse_missing_masks(keys.missing_keys)
+                _refuse_missing_masks(module, keys.missing_keys)
                 self.rewirer.load_state_dict(_from_bytes(self._pending))
                 self._restored, self._pending = True, None
 
@@ -139,8 +139,9 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
     return {name: names[id(tensor)] for name, tensor in saved.items() if names.get(id(tensor), name) != name}
 
 
-def _refuse_missing_masks(missing: list[str]) -> None:
-    masks = [name for name in missing if name.endswith((MASK, POSITIONS))]
+def _refuse_missing_masks(model: nn.Module, missing: list[str]) -> None:
+    topology = topology_names(model.state_dict())
+    masks = [name for name in missing if name in topology]
     if masks:
         raise ValueError(
             f"the checkpoint holds no {', '.join(masks)}: it was saved under other names, or of another model, and the "

@@ -16,10 +16,13 @@ from rewire.parts.birth import RandomSign as RandomSign
 from rewire.parts.birth import Tiny as Tiny
 from rewire.parts.collectives import Gather as Gather
 from rewire.parts.collectives import Select as Select
+from rewire.parts.density import Alternating as Alternating
 from rewire.parts.density import Constant as Constant
 from rewire.parts.density import Cosine as Cosine
 from rewire.parts.density import Cubic as Cubic
 from rewire.parts.density import Linear as Linear
+from rewire.parts.density import Sigmoid as Sigmoid
+from rewire.parts.density import Stepwise as Stepwise
 from rewire.parts.drop import BelowThreshold as BelowThreshold
 from rewire.parts.drop import Lowest as Lowest
 from rewire.parts.drop import SignFlipped as SignFlipped

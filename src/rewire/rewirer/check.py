@@ -10,6 +10,7 @@ from rewire.core.ranks import total
 from rewire.distributed.dtensor import is_sharded, local
 from rewire.distributed.handshake import Peers
 from rewire.rewirer.state import checksums
+from rewire.stores.optimizer.optimizers import trained_by
 from rewire.stores.protocol import Store, StoredLayer
 
 # State of torch's own optimizers that is zero where gradient and weight are, whatever the settings. Not among them:
@@ -42,8 +43,8 @@ def _faults(layer: StoredLayer, store: Store) -> Iterator[str]:
     if module_weight is not layer.parameter and not is_sharded(layer.parameter):
         yield "the module has another parameter than the one that is rewired"
         return
-    if not any(layer.parameter is one for group in store.optimizer.param_groups for one in group["params"]):
-        yield "the optimizer does not hold its parameter"
+    if not any(id(layer.parameter) in trained_by(one) for one in store.optimizers.all):
+        yield "no optimizer holds its parameter"
     wrong = list(_topology_faults(layer, store))
     yield from wrong
     if not wrong:  # everything else is compared with the topology
@@ -75,13 +76,18 @@ def _value_faults(layer: StoredLayer, store: Store) -> Iterator[str]:
             yield f"its gradient has shape {tuple(parameter.grad.shape)}, its weight {tuple(parameter.shape)}"
         elif not store.keep_inactive_grads:  # a rewiring will rank them
             yield from _nonzeros("gradients", parameter.grad, layer)
-    kind = type(store.optimizer).__name__
-    for key, state in store.optimizer.state.get(parameter, {}).items():
+    for optimizer in store.optimizers.all:
+        yield from _state_faults(layer, optimizer)
+
+
+def _state_faults(layer: StoredLayer, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    parameter = layer.parameter
+    for key, state in optimizer.state.get(parameter, {}).items():
         if not isinstance(state, Tensor) or state.numel() <= 1:
             continue
         if layer.link.weight.mask is None and state.shape != parameter.shape:
             yield f"its optimizer state {key} has shape {tuple(state.shape)}, its weight {tuple(parameter.shape)}"
-        elif kind in ZERO_STATE.get(key, ()):
+        elif type(optimizer).__name__ in ZERO_STATE.get(key, ()):
             yield from _nonzeros(f"entries of the optimizer state {key}", state, layer)
 
 

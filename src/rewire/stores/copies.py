@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire._torch import forward_pre_hooks, load_post_hooks, parameters_of, state_dict_pre_hooks
-from rewire.core.state_names import MASK, POSITIONS
+from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 from rewire.core.topology import Edit
 from rewire.stores.averaged_model import UpdateOfValues, averaged_model_under_construction
 from rewire.stores.sparse_weight import SparseWeight
@@ -233,12 +233,11 @@ def unlink(module: nn.Module) -> None:
         hooks.pop(HOOK, None)
 
 
-def unlinked_copy(model: nn.Module) -> nn.Module:
-    """A copy that will be converted into something else, which has nothing to do with the original."""
-    copied = copy.deepcopy(model)
-    for module in copied.modules():
+def unlinked(model: nn.Module) -> nn.Module:
+    """The same model without links: a copy that will be converted into something else."""
+    for module in model.modules():
         unlink(module)
-    return copied
+    return model
 
 
 def before_forward(module: nn.Module, _args: object) -> None:
@@ -290,6 +289,7 @@ def _explain_missing_topology(missing: list[str]) -> None:
     if any(isinstance(key, _ExplainedKey) for key in missing):
         return
     for index, key in enumerate(missing):
-        if key.endswith((MASK, POSITIONS)) and key.removesuffix(MASK).removesuffix(POSITIONS) + "weight" not in missing:
+        weight = key.removesuffix(MASK_SUFFIX).removesuffix(POSITIONS_SUFFIX)
+        if weight != key and weight not in missing:
             missing[index] = _ExplainedKey(key)
             return

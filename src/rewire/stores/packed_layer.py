@@ -1,6 +1,6 @@
 """One weight of the packed store: values sorted by position, the positions, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.packed import pack_module
 from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
-from rewire.stores.optimizer_state import map_state
+from rewire.stores.optimizer.optimizers import Optimizers
 from rewire.stores.rearrange import Rearrangement
 from rewire.stores.sparse_weight import set_values
 
@@ -63,7 +63,7 @@ class PackedLayer:
         values = self.parameter.detach()
         if signal is Signal.GRAD:
             grad = self.parameter.grad
-            return torch.zeros_like(values) if grad is None else grad.detach()
+            return torch.zeros_like(values) if grad is None else grad.detach().clone()  # a step may overwrite it
         return values.sign() if signal is Signal.SIGN else values.clone()
 
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
@@ -87,6 +87,14 @@ class PackedLayer:
             low, high = torch.searchsorted(active, torch.tensor([begin, begin + len(tile)])).tolist()
             used[active[low:high] - begin] = True
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
+
+    def read_state(self, state: Tensor) -> Tensor:
+        """An optimizer's state tensor has a value for each weight, in the order of ``active()``."""
+        return state
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        state[rows] = values.to(state) if isinstance(values, Tensor) else values
 
     def record(self, wanted: bool) -> None:
         """Start a new record of inputs and output gradients for a step that ranks gradients, or stop recording."""
@@ -125,14 +133,17 @@ class PackedLayer:
         """Whether no gradient arrived, or only zeros."""
         return self.parameter.grad is None or not bool(self.parameter.grad.any())
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Resize values, positions, gradient and optimizer state together; grown weights start with zero state."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
         before = self.active()
         move = Rearrangement(before, edit)
         self.link.edit_copies(edit)
         grad = self.parameter.grad
-        map_state(optimizer, self.parameter, move)
+        newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
+        optimizers.map_state(self.parameter, move)
         set_values(self.parameter, move(self.parameter.detach(), edit.value))
+        for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
+            state[move.grown_slots] = value
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

@@ -22,9 +22,9 @@ class Rearrangement:
         grown, self._order = edit.grow.to(before.device).sort()
         # Both lists are sorted: a grown weight goes behind the survivors and the grown weights of lower position.
         ahead = torch.arange(len(grown), device=before.device)
-        self._grown_slots = torch.searchsorted(before[self._survivors], grown) + ahead
+        self.grown_slots = torch.searchsorted(before[self._survivors], grown) + ahead  # indices into the new values
         is_survivor = torch.ones(len(self._survivors) + len(grown), dtype=torch.bool, device=before.device)
-        is_survivor[self._grown_slots] = False
+        is_survivor[self.grown_slots] = False
         self._survivor_slots = where_true(is_survivor)  # indices into the new values
         self._size = len(is_survivor)
 
@@ -33,5 +33,5 @@ class Rearrangement:
         new = old.new_zeros(self._size)
         new[self._survivor_slots] = old[self._survivors]
         if at_grown is not None:
-            new[self._grown_slots] = at_grown.to(old)[self._order]
+            new[self.grown_slots] = at_grown.to(old)[self._order]
         return new

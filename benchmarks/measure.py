@@ -1,4 +1,4 @@
-"""Interleaved medians: the machine's mood changes slowly, so what is compared is measured in turns."""
+"""Times and memory. What is compared is measured in turns, because the speed of a shared machine drifts slowly."""
 
 import gc
 import os
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 Work = Callable[[], object]
-WARM = 0.02  # seconds until a work that takes a fraction of a millisecond is as fast as it stays
+WARM = 0.02  # seconds of warm-up before something that takes a fraction of a millisecond is timed
 
 
 def interleaved(
     works: dict[str, Work], rounds: int, before: Work = lambda: None, pause: float = 0.0
 ) -> dict[str, float]:
-    """Median seconds of each work; ``before`` is called ahead of every measurement and not timed.
+    """Median seconds of each work, measured in turns. ``before`` is called before every measurement and not timed.
 
-    Threads of one runtime go on spinning for a while and take the core from the next one: with a ``pause`` they come to
-    rest. What follows is not timed until the work has run for as long as its threads and caches need to be warm again.
+    Threads of one runtime keep spinning for a while after a call and slow down the next runtime: a ``pause`` (seconds)
+    lets them stop. After a pause each work runs untimed for ``WARM`` seconds, until threads and caches are warm again.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for index in range(rounds + 1):
@@ -28,30 +28,32 @@ def interleaved(
             before()
             if pause:
                 time.sleep(pause)
-                warm = time.perf_counter() + WARM
+                warm_until = time.perf_counter() + WARM
                 work()
-                while time.perf_counter() < warm:
+                while time.perf_counter() < warm_until:
                     work()
-            began = time.perf_counter()
+            start = time.perf_counter()
             work()
             if index:  # the first round warms up
-                times[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def in_own_process(function: Callable[[], float]) -> float:
-    """What a function returns in a process whose allocator gives every large block back at once.
+    """What a function returns in a process whose allocator returns every large block to the system at once.
 
-    An allocator that keeps what was freed, in holes between other blocks, makes a process larger than what is in use.
+    Otherwise freed blocks stay in the process, which is then larger than the memory in use.
     """
-    large = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": str(1 << 16)}
+    allocator = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16), "MALLOC_TRIM_THRESHOLD_": str(1 << 16)}
     code = f"from {function.__module__} import {function.__name__} as f; print(f())"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | large, stdout=subprocess.PIPE, check=True)
-    return float(done.stdout)
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | allocator, stdout=subprocess.PIPE, check=True
+    )
+    return float(process.stdout)
 
 
 def extra_memory(work: Work) -> int:
-    """Bytes by which the process grows at most while ``work`` runs, sampled every half millisecond."""
+    """The largest growth of the process in bytes while ``work`` runs, sampled every half millisecond."""
     gc.collect()
     stop, start = threading.Event(), _resident()
     peak = start

@@ -1,4 +1,4 @@
-"""An ordinary training step with the masked store, against the same model without rewire."""
+"""An ordinary training step (no rewiring) with the masked store, against the same model without Rewire."""
 
 import torch
 import torch.nn.functional as F
@@ -34,15 +34,15 @@ def resnet() -> nn.Module:
 
 
 def rows() -> list[Row]:
-    found = []
+    results = []
     for name, build, shape, count, rounds, limit in (
         ("MLP 784-512-512-10, batch 128", mlp, (784,), 20, 25, 1.10),
         ("ResNet-18 (half width, CIFAR), batch 128", resnet, (3, 32, 32), 1, 21, 1.02),
     ):
         x, y = torch.randn(128, *shape), torch.randint(10, (128,))
-        both = {kind: steps(build(), x, y, count, kind == "masked") for kind in ("plain", "masked")}
-        median = interleaved(both, rounds)
-        found.append(
+        works = {kind: steps(build(), x, y, count, kind == "masked") for kind in ("plain", "masked")}
+        median = interleaved(works, rounds)
+        results.append(
             {
                 "what": f"ordinary step: {name}",
                 "ratio": median["masked"] / median["plain"],
@@ -51,4 +51,4 @@ def rows() -> list[Row]:
                 "milliseconds": {kind: 1000 * value / count for kind, value in median.items()},
             }
         )
-    return found
+    return results

@@ -1,10 +1,9 @@
 """Training with the packed store and inference with ``pack``, against the best dense PyTorch and ONNX Runtime.
 
-Networks are ordinary torch modules. Dense PyTorch runs in both memory formats and the faster one counts; everything is
-timed in turns. A training figure is the time of an ordinary step plus its share of a rewiring, one in ``EVERY`` steps:
-two steps are timed, one that rewires and one that makes the new tables; what they take beyond two ordinary ones is
-shared. The method is RigL, under which layers keep the densities that the start gave them: with GGR they would drift
-from one measurement to the next.
+Networks are ordinary torch modules. Dense PyTorch runs in both memory formats and the faster one counts. Everything is
+timed in turns. A training figure is the time of an ordinary step plus 1/``EVERY`` of the cost of a rewiring. That cost
+is measured on two steps, one that rewires and one that builds the new tables, minus two ordinary steps. The method is
+RigL, which keeps the layer densities of the start; with GGR they would differ from one measurement to the next.
 ``python -m benchmarks.packed`` runs this alone (``--help``: single cells); ``benchmarks.kernel_times`` has profiles.
 """
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.kernels.batch.ops import table_bytes
+from rewire.kernels.plan_cache import plan_bytes
 from rewire.lab import models
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.packed_layer import PackedLayer
@@ -29,9 +28,10 @@ Row = dict[str, object]
 SPARSITIES = (0.90, 0.97, 0.99)
 BATCH = 128
 NETWORKS = ("mlp", "vgg16", "resnet-18", "mobilenet-v2")
-PAUSE = 0.03  # seconds before a short measurement
-EVERY = 391  # steps between rewirings, an epoch of CIFAR: a share of the cost of one is in every training figure
-TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {  # network and start: the speed-ups aimed at
+PAUSE = 0.03  # seconds of pause before a short measurement
+EVERY = 391  # steps between rewirings, one epoch of CIFAR at batch 128
+# Target speed-ups at the three sparsities: of training by network and start, of inference by network and batch size.
+TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {
     ("mlp", "erk"): (5, 12, 26),
     ("vgg16", "uniform"): (4.2, 8.6, 13),
     ("vgg16", "erk"): (2.3, 5.2, 10),
@@ -39,7 +39,7 @@ TRAIN: dict[tuple[str, str], tuple[float, float, float]] = {  # network and star
     ("resnet-18", "erk"): (2.5, 5.0, 9),
     ("mobilenet-v2", "erk"): (1.5, 2.2, 2.5),
 }
-INFER: dict[tuple[str, int], tuple[float, float, float]] = {  # network and batch
+INFER: dict[tuple[str, int], tuple[float, float, float]] = {
     ("mlp", 64): (4, 10, 20),
     ("vgg16", 64): (1.5, 4, 8),
     ("resnet-18", 64): (1.7, 4.5, 9),
@@ -47,7 +47,7 @@ INFER: dict[tuple[str, int], tuple[float, float, float]] = {  # network and batc
     ("vgg16", 1): (1.6, 4.5, 10),
     ("resnet-18", 1): (1.1, 2.8, 5),
 }
-MEMORY = (4.5, 15, 38)
+MEMORY = (4.5, 15, 38)  # target ratios of dense to packed bytes
 
 
 def network(name: str) -> tuple[nn.Module, tuple[int, ...], int]:
@@ -73,11 +73,11 @@ def training(model: nn.Module, x: Tensor, y: Tensor, prepare: Callable[[torch.op
 
 
 def packed_training(name: str, start: str, sparsity: float, x: Tensor, y: Tensor) -> tuple[Work, Rewirer]:
-    """One step of a packed model, and who rewires it."""
-    model, made = network(name)[0], []
+    """One training step of a packed model, and its rewirer."""
+    model, rewirers = network(name)[0], []
     method = rewire.rigl(density=1 - sparsity, every=EVERY, until=10**9, start=start)
-    step = training(model, x, y, lambda o: made.append(rewire.sparsify(model, o, method, store="packed")))
-    return step, made[0]
+    step = training(model, x, y, lambda o: rewirers.append(rewire.sparsify(model, o, method, store="packed")))
+    return step, rewirers[0]
 
 
 def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
@@ -86,40 +86,40 @@ def trained(name: str, start: str, options: argparse.Namespace) -> list[Row]:
     x, y = torch.randn(BATCH, *shape), torch.randint(classes, (BATCH,))
     works: dict[str, Work] = {"dense": training(network(name)[0], x, y, lambda _: None)}
     if len(shape) == 3:
-        last = network(name)[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        inner = x.contiguous(memory_format=torch.channels_last)
-        works["channels_last"] = training(last, inner, y, lambda _: None)
+        model = network(name)[0].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images = x.contiguous(memory_format=torch.channels_last)
+        works["channels_last"] = training(model, images, y, lambda _: None)
     rewirers: dict[float, Rewirer] = {}
     rewirings: dict[str, Work] = {}
     for sparsity in options.sparsities:
         step, rewirers[sparsity] = packed_training(name, start, sparsity, x, y)
         works[f"{sparsity:.0%}"] = step
         rewirings[f"{sparsity:.0%} rewiring"] = rewiring(step, rewirers[sparsity])
-    found: list[Row] = []
+    results: list[Row] = []
     for threads in options.threads:
         torch.set_num_threads(threads)
         median = interleaved(works, rounds_of(name, options), pause=PAUSE if len(shape) == 1 else 0.0)
         best = min(value for kind, value in median.items() if "%" not in kind)
-        median |= interleaved(rewirings, 1)  # of which a 391st counts
+        median |= interleaved(rewirings, 1)  # one round is enough: only 1/EVERY of it counts
         for sparsity in options.sparsities:
             target = TRAIN[name, start][SPARSITIES.index(sparsity)]
             what = f"train {name} {start} {sparsity:.0%}, batch {BATCH}, {threads} threads"
-            ordinary, rare = median[f"{sparsity:.0%}"], median[f"{sparsity:.0%} rewiring"]
-            found.append(row(what, best / (ordinary + (rare - 2 * ordinary) / EVERY), target, median))
+            ordinary, with_rewiring = median[f"{sparsity:.0%}"], median[f"{sparsity:.0%} rewiring"]
+            results.append(row(what, best / (ordinary + (with_rewiring - 2 * ordinary) / EVERY), target, median))
     for sparsity in options.sparsities:
         ratio, target = memory_ratio(rewirers[sparsity]), MEMORY[SPARSITIES.index(sparsity)]
-        found.append(row(f"memory {name} {start} {sparsity:.0%}: dense over packed bytes", ratio, target, {}))
-    return found
+        results.append(row(f"memory {name} {start} {sparsity:.0%}: dense over packed bytes", ratio, target, {}))
+    return results
 
 
 def rounds_of(name: str, options: argparse.Namespace, batch: int = BATCH) -> int:
-    """More where a round is short."""
+    """How often each work is timed: more often where one round is short."""
     rounds: int = options.rounds
     return 5 * rounds if name == "mlp" or batch == 1 else rounds
 
 
 def rewiring(step: Work, rewirer: Rewirer) -> Work:
-    """Two steps: one with a rewiring, as if that of step ``EVERY`` had been put off until now; one with new tables."""
+    """Two steps: one with a rewiring, as if that of step ``EVERY`` had been postponed; one that builds new tables."""
 
     def work() -> None:
         rewirer.due = EVERY
@@ -133,21 +133,21 @@ def rewiring(step: Work, rewirer: Rewirer) -> Work:
 
 
 def memory_ratio(rewirer: Rewirer) -> float:
-    """Bytes of weights, gradients and momentum of a dense model over those of ours with all indices."""
-    ours = dense = 0
+    """Bytes of weights, gradients and momentum: dense over packed, which includes all indices."""
+    packed = dense = 0
     for layer in rewirer.layers:
         assert isinstance(layer, PackedLayer)
         positions = layer.module.weight_positions
-        ours += layer.nnz * (3 * 4 + positions.element_size()) + table_bytes(positions)
+        packed += layer.nnz * (3 * 4 + positions.element_size()) + plan_bytes(positions)
         dense += layer.shape.numel() * 3 * 4
-    return dense / ours
+    return dense / packed
 
 
 def inferred(name: str, batch: int, options: argparse.Namespace) -> list[Row]:
     """ONNX Runtime on the dense model against ``pack`` on sparse ones (ERK)."""
     model, shape, _classes = network(name)
     x = torch.randn(batch, *shape)
-    found: list[Row] = []
+    results: list[Row] = []
     for threads in options.threads:
         torch.set_num_threads(threads)
         works: dict[str, Work] = {"onnxruntime": onnx_session(model.eval(), x, threads)}
@@ -157,8 +157,8 @@ def inferred(name: str, batch: int, options: argparse.Namespace) -> list[Row]:
         for sparsity in options.sparsities:
             target = INFER[name, batch][SPARSITIES.index(sparsity)]
             what = f"infer {name} erk {sparsity:.0%}, batch {batch}, {threads} threads, against ONNX Runtime"
-            found.append(row(what, median["onnxruntime"] / median[f"{sparsity:.0%}"], target, median))
-    return found
+            results.append(row(what, median["onnxruntime"] / median[f"{sparsity:.0%}"], target, median))
+    return results
 
 
 def packed_inference(name: str, sparsity: float, x: Tensor) -> Work:
@@ -188,8 +188,8 @@ def onnx_session(model: nn.Module, x: Tensor, threads: int) -> Work:
     assert program is not None
     program.save(file)  # type: ignore[arg-type]
     session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-    given = {session.get_inputs()[0].name: x.numpy()}
-    return lambda: session.run(None, given)
+    inputs = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, inputs)
 
 
 def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row:
@@ -198,7 +198,7 @@ def row(what: str, ratio: float, target: float, median: dict[str, float]) -> Row
 
 
 def each(options: argparse.Namespace) -> Iterator[Row]:
-    """One row after the other, as they are measured."""
+    """The rows of all cells, each as soon as it is measured."""
     threads = torch.get_num_threads()
     for name, start in train_cells(options):
         yield from trained(name, start, options)
@@ -236,9 +236,9 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
-    for one in each(parse()):
-        times = " ".join(f"{kind} {value:.1f}" for kind, value in one["milliseconds"].items())  # type: ignore[attr-defined]
-        print(f"{one['what']:75} {one['ratio']:8.2f}   {one['target']}   {times}", flush=True)
+    for result in each(parse()):
+        times = " ".join(f"{kind} {value:.1f}" for kind, value in result["milliseconds"].items())  # type: ignore[attr-defined]
+        print(f"{result['what']:75} {result['ratio']:8.2f}   {result['target']}   {times}", flush=True)
 
 
 if __name__ == "__main__":

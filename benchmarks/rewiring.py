@@ -27,16 +27,16 @@ def network(every: int) -> tuple[nn.Module, torch.optim.SGD, Rewirer]:
 
 
 def true_gradients(model: nn.Module) -> list[Tensor]:
-    """Dense gradients of a real batch: their spread over layers is what the ranking meets in training."""
+    """Dense gradients of a backward pass: they differ from layer to layer as they do in training."""
     F.cross_entropy(model(torch.randn(32, 3, 64, 64)), torch.randint(200, (32,))).backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
 def concatenated(rewirer: Rewirer, sort: bool) -> Tensor:
-    """What others do: all magnitudes in one tensor, inactive ones only, and torch.topk or a sort over it."""
-    grads = [torch.where(one.mask, 0.0, _grad(one.parameter).abs()).flatten() for one in rewirer.layers]
-    everything = torch.cat(grads)
-    return everything.sort(descending=True).indices[:K] if sort else everything.topk(K).indices
+    """The usual way: all magnitudes at inactive positions in one tensor, and torch.topk or a sort of it."""
+    magnitudes = [torch.where(layer.mask, 0.0, _grad(layer.parameter).abs()).flatten() for layer in rewirer.layers]
+    joined = torch.cat(magnitudes)
+    return joined.sort(descending=True).indices[:K] if sort else joined.topk(K).indices
 
 
 def _grad(parameter: Tensor) -> Tensor:
@@ -45,14 +45,16 @@ def _grad(parameter: Tensor) -> Tensor:
 
 
 def flat_positions(rewirer: Rewirer) -> Tensor:
-    begin, found = 0, []
-    for layer, one in zip(rewirer.layers, largest_inactive(rewirer.layers, Signal.GRAD, K), strict=True):
-        found.append(one.positions + begin)
-        begin += layer.shape.numel()
-    return torch.cat(found)
+    """The strongest positions as indices into all layers joined."""
+    offset, positions = 0, []
+    for layer, top in zip(rewirer.layers, largest_inactive(rewirer.layers, Signal.GRAD, K), strict=True):
+        positions.append(top.positions + offset)
+        offset += layer.shape.numel()
+    return torch.cat(positions)
 
 
 def ranking() -> list[Row]:
+    """The streaming top-k against concatenation, and how much memory it takes."""
     model, _optimizer, rewirer = network(every=1)  # due at once, so the gradients stay dense
     true_gradients(model)
     same = set(flat_positions(rewirer).tolist()) == set(concatenated(rewirer, sort=False).tolist())
@@ -62,7 +64,7 @@ def ranking() -> list[Row]:
             "streaming": lambda: largest_inactive(layers, Signal.GRAD, K),
             "cat+topk": lambda: concatenated(rewirer, sort=False),
             "cat+sort": lambda: concatenated(rewirer, sort=True),
-            "reading": lambda: [_grad(one.parameter).sum() for one in layers],
+            "reading": lambda: [_grad(layer.parameter).sum() for layer in layers],
         },
         rounds=7,
     )
@@ -95,17 +97,18 @@ def memory_share() -> float:
     layers = rewirer.layers
     largest_inactive(layers, Signal.GRAD, K)  # the first call loads code
     peak = max(extra_memory(lambda: largest_inactive(layers, Signal.GRAD, K)) for _ in range(5))
-    return peak / sum(4 * one.shape.numel() for one in layers)
+    return peak / sum(4 * layer.shape.numel() for layer in layers)
 
 
-def whole() -> list[Row]:
+def whole_rewiring() -> list[Row]:
+    """A rewiring of GGR from capture to edits, against the peer's and against a dense training step."""
     model, optimizer, rewirer = network(every=1)
     grads = true_gradients(model)
     optimizer.step()
 
     def ours() -> None:
-        rewirer._gradients_are_ready()
-        rewirer._after_step(optimizer, (), {})
+        rewirer._before_step(optimizer, True)
+        rewirer._after_step(True)
 
     def put_back() -> None:
         for parameter, grad in zip(model.parameters(), grads, strict=True):
@@ -118,7 +121,7 @@ def whole() -> list[Row]:
     median = interleaved(works, rounds=3, before=put_back)
     dense = dense_step()
     share = median["rewire"] / dense
-    found: list[Row] = [
+    results: list[Row] = [
         {
             "what": "whole GGR rewiring, as a share of one dense step at batch 128",
             "ratio": share,
@@ -130,8 +133,8 @@ def whole() -> list[Row]:
     if peer is not None:
         ratio = median["rigl-torch"] / median["rewire"]
         what = "whole rewiring: against rigl-torch 0.5.2"
-        found.append({"what": what, "ratio": ratio, "target": "at least 25", "met": ratio >= 25})
-    return found
+        results.append({"what": what, "ratio": ratio, "target": "at least 25", "met": ratio >= 25})
+    return results
 
 
 def peer_step(grads: list[Tensor]) -> Work | None:
@@ -139,10 +142,10 @@ def peer_step(grads: list[Tensor]) -> Work | None:
     if importlib.util.find_spec("rigl_torch") is None:
         return None
     if "torchvision" not in sys.modules:  # imported by the peer and used for two isinstance checks only
-        stand_in = types.ModuleType("torchvision")
+        substitute = types.ModuleType("torchvision")
         blocks = types.SimpleNamespace(Bottleneck=type("Bottleneck", (), {}), BasicBlock=type("BasicBlock", (), {}))
-        stand_in.models = types.SimpleNamespace(resnet=blocks)  # type: ignore[attr-defined]
-        sys.modules["torchvision"] = stand_in
+        substitute.models = types.SimpleNamespace(resnet=blocks)  # type: ignore[attr-defined]
+        sys.modules["torchvision"] = substitute
     from rigl_torch.RigL import RigLScheduler
 
     model = models.build("vgg16", classes=200, image=(3, 64, 64))
@@ -177,4 +180,4 @@ def dense_step() -> float:
 
 
 def rows() -> list[Row]:
-    return ranking() + whole()
+    return ranking() + whole_rewiring()

@@ -1,6 +1,6 @@
-"""A network that was really trained, shrunk and packed: how much is left of it, and how much faster it runs.
+"""Trained networks, shrunk and packed: how many parameters are left, and how much faster they run.
 
-``python -m benchmarks.shrink FOLDER`` runs this alone and leaves the trained networks in the folder, for the next time.
+``python -m benchmarks.shrink FOLDER`` runs this alone and keeps the trained networks in the folder for the next time.
 """
 
 import sys
@@ -21,7 +21,7 @@ from rewire.shrinking.shrink import shrink_with_report
 Row = dict[str, object]
 STARTS = ("erk", "uniform", "connected-erk")
 SPARSITIES = (0.97, 0.99)
-BATCHES = {1: 50, 64: 5}  # and how many of them make a measurement
+BATCHES = {1: 50, 64: 5}  # batch size: how many batches one measurement takes
 
 
 def forward(model: nn.Module, x: torch.Tensor, count: int) -> Work:
@@ -36,21 +36,21 @@ def forward(model: nn.Module, x: torch.Tensor, count: int) -> Work:
 
 
 def trained(folder: Path, start: str, sparsity: float) -> Iterator[Row]:
-    """A VGG trained on digits with GGR, against itself as it was trained: dense, zeros in place."""
+    """A VGG trained on digits with GGR: shrunk, packed and both, against the same network dense with zeros in place."""
     run = Run(sparsity=sparsity, start=start, epochs=20)
     result = train(run, folder / run.id)
-    found = read_network(folder / run.id)
-    small, report = shrink_with_report(found.model, found.example)
+    network = read_network(folder / run.id)
+    small, report = shrink_with_report(network.model, network.example)
     name = f"shrink: vgg-small, GGR {sparsity:.0%} {start}"
     known = {"target": "reported", "met": None, "accuracy": result["accuracy"], "difference": report.difference}
     yield {"what": f"{name}, dense parameters left", "ratio": report.after / report.before, **known}
     yield {"what": f"{name}, weights left", "ratio": report.weights[1] / report.weights[0], **known}
     for batch, count in BATCHES.items():
-        x = torch.randn(batch, *found.image, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(batch, *network.image, generator=torch.Generator().manual_seed(0))
         models = {
-            "dense": found.model,
+            "dense": network.model,
             "shrunk": small,
-            "packed": rewire.pack(found.model, x, measure=True),
+            "packed": rewire.pack(network.model, x, measure=True),
             "shrunk and packed": rewire.pack(small, x, measure=True),
         }
         median = interleaved({kind: forward(model, x, count) for kind, model in models.items()}, rounds=15)
@@ -61,7 +61,7 @@ def trained(folder: Path, start: str, sparsity: float) -> Iterator[Row]:
 
 
 def each(folder: Path) -> Iterator[Row]:
-    """One row after the other, as they are measured."""
+    """The rows of all networks, each as soon as it is measured."""
     for sparsity in SPARSITIES:
         for start in STARTS:
             yield from trained(folder, start, sparsity)
@@ -73,5 +73,5 @@ def rows() -> list[Row]:
 
 
 if __name__ == "__main__":
-    for one in each(Path(sys.argv[1])):
-        print(f"{one['what']:75} {one['ratio']:8.3f}   {one.get('accuracy', one.get('milliseconds'))}", flush=True)
+    for row in each(Path(sys.argv[1])):
+        print(f"{row['what']:75} {row['ratio']:8.3f}   {row.get('accuracy', row.get('milliseconds'))}", flush=True)

@@ -139,3 +139,12 @@ def test_a_subclass_is_a_plain_tensor_without_its_torch_function():
     assert not calls
     assert tensor.shape == (3,)
     assert len(calls) == 1
+
+
+def test_writes_to_a_tensor_are_counted():
+    tensor = torch.zeros(3)
+    before = _torch.write_count(tensor)
+    tensor[0] = 1
+    assert _torch.write_count(tensor) == before + 1
+    with torch.inference_mode():
+        assert _torch.write_count(torch.zeros(3)) == -1

@@ -37,6 +37,7 @@ from rewire.methods import set_ as set_
 from rewire.methods import set_rigl as set_rigl
 from rewire.methods import snfs as snfs
 from rewire.methods import static as static
+from rewire.model.kinds import register as register
 from rewire.rewirer.rewirer import Rewirer as Rewirer
 from rewire.shrinking.shrink import shrink as shrink
 from rewire.stores.convert import to_dense as to_dense

@@ -69,6 +69,11 @@ def version(tensor: Tensor) -> tuple[int, int]:
     return id(tensor), tensor._version
 
 
+def write_count(tensor: Tensor) -> int:
+    """How often a tensor was written to in place; -1 for one made in inference mode, where torch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 # The methods of a layer that compute its output.
 FORWARD_METHODS = ("forward", "_conv_forward")
 

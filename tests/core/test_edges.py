@@ -27,13 +27,12 @@ def test_what_a_zero_gradient_leaves_open_is_grown_at_random():
     assert grown == {(1, 4), (2, 4), (3, 4)}  # the dropped position is as likely as the others, not preferred
 
 
-@pytest.mark.parametrize("columns", [1, 2, 3])
-def test_the_top_of_a_transposed_tensor_with_more_rows_than_a_tile_has_elements(columns):
-    generator = torch.Generator().manual_seed(columns)
-    rows = 70_000
-    dense = torch.randn(columns, rows, generator=generator).t()
-    mask = (torch.rand(columns, rows, generator=generator) < 0.2).t()
-    assert columns == 1 or not dense.is_contiguous()
+@pytest.mark.parametrize("shape", [(70_000, 3), (3, 70_000), (2, 70_000, 2)])
+def test_the_top_of_a_transposed_tensor_with_a_side_longer_than_a_tile(shape):
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.randn(shape, generator=generator).transpose(0, 1)
+    mask = (torch.rand(shape, generator=generator) < 0.2).transpose(0, 1)
+    assert not dense.is_contiguous()
     top = top_where_inactive(dense, mask, 500)
     magnitudes = torch.where(mask, 0.0, dense.abs()).flatten()
     assert top.positions.tolist() == sorted(magnitudes.topk(500).indices.tolist())
@@ -62,7 +61,7 @@ def test_a_layer_without_a_gradient_at_a_rewiring(store, name):
     rewirer = rewire.sparsify(model, optimizer, method, store=store)
 
     def step():
-        model(torch.randn(8, 10)).square().sum().backward()
+        (1e-3 * model(torch.randn(8, 10)).square().mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -71,8 +70,8 @@ def test_a_layer_without_a_gradient_at_a_rewiring(store, name):
     assert rewirer.nnz == round(method.density(1) * 200)
     used, unused = rewirer.layers
     assert model.unused.weight.grad is None
-    if name == "ggr":  # all gradients are in the other layer, so it gets all; what is left open goes by room
-        assert first.grown[0] > first.grown[1]
+    if name == "ggr":  # all gradients are in the other layer, however small they are
+        assert (first.dropped, first.grown) == ([15, 15], [30, 0])
     if name == "rigl":  # it is dropped from, and grown at random
         assert first.dropped[1] == first.grown[1] > 0
     assert used.nnz + unused.nnz == rewirer.nnz

@@ -160,7 +160,7 @@ def test_zeros_of_a_plain_model_are_missing_weights_if_one_says_so():
     assert not [name for name, _ in small.named_buffers()]
     same(model, small, 2)
     packed = shrink(model, torch.zeros(1, 2), topology="nonzero", packed=True)
-    assert packed[0].weight.tolist() == [1, 2]
+    assert packed[0].weight_values.tolist() == [1, 2]
     with pytest.raises(ValueError, match="topology must be masks by layer name or 'nonzero', not 'zero'"):
         shrink(model, torch.zeros(1, 2), topology="zero")
 
@@ -205,16 +205,17 @@ def test_a_constant_stays_one_only_if_it_is_padded_with_itself(constant, value, 
 class PaddedChannels(nn.Module):
     """A shortcut without weights, as in the first residual networks: missing channels are zero."""
 
-    def __init__(self):
+    def __init__(self, first):
         super().__init__()
-        self.first, self.last = conv(PIXELS, [0, 2]), conv([[[[1.0]], [[2.0]], [[3.0]], [[4.0]]]], [0])
+        self.first, self.last = first, conv([[[[1.0 + i]] for i in range(first.out_channels + 2)]], [0])
 
     def forward(self, x):
         return self.last(F.pad(self.first(x), (0, 0, 0, 0, 1, 1)))
 
 
-def test_padded_channels_are_all_kept():
-    model = wired(PaddedChannels())
+@pytest.mark.parametrize("first", [conv(PIXELS, [0, 2]), conv([[[[0.0]]]], [2])])
+def test_padded_channels_are_all_kept(first):
+    model = wired(PaddedChannels(first))
     small, report = shrink_with_report(model, torch.zeros(1, 1, 3, 3))
     assert report.before == report.after
     same(model, small, 1, 3, 3)
@@ -238,6 +239,24 @@ def test_maps_that_are_joined_along_another_dimension_keep_their_channels(dim):
     small, report = shrink_with_report(model, torch.zeros(1, 1, 3, 3))
     assert report.before == report.after  # the constant is 2 in one half and 5 in the other
     same(model, small, 1, 3, 3)
+
+
+class BesideAndFlat(Beside):
+    """As many rows as channels, so that one could be taken for the other."""
+
+    def __init__(self):
+        super().__init__(dim=2)
+        self.last = linear([[1.0, 2, 3, 4, 5, 6, 7, 8]], [0])
+
+    def forward(self, x):
+        return self.last(torch.cat([self.first(x), self.second(x)], dim=2).flatten(1))
+
+
+def test_rows_are_not_taken_for_channels():
+    model = wired(BesideAndFlat())
+    small, report = shrink_with_report(model, torch.zeros(1, 1, 2, 1))
+    assert report.before == report.after
+    same(model, small, 1, 2, 1)
 
 
 def test_prelu_remembers_how_many_slopes_it_has():

@@ -1,1 +1,1 @@
-"""Callbacks for other trainers, one module each. The library never imports them."""
+"""Callbacks for other trainers, one module per trainer. Nothing else in the library imports them."""

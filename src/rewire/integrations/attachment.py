@@ -1,7 +1,7 @@
-"""What the callbacks share: a rewirer that is made when a trainer is ready for it, and follows its optimizers.
+"""What the callbacks share: attaching a rewirer when the trainer is ready, and moving it to the trainer's optimizer.
 
-Trainers load a checkpoint's weights before they have an optimizer, and the masks must exist by then. So a model may be
-made sparse under an optimizer that never steps; the rewirer turns to the real one as soon as there is one.
+Trainers load a checkpoint's weights before they create an optimizer, and the masks must exist by then. So a model can
+be made sparse with a placeholder optimizer that never steps; the rewirer moves to the real one once there is one.
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ from torch import nn
 from rewire.attach import sparsify
 from rewire.core.method import Method
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
 
 
 class Attachment:
-    """The method and the options of ``sparsify``, and the rewirer that they lead to."""
+    """The method and the options of ``sparsify``, and the rewirer that they result in."""
 
     def __init__(self, method: Method, options: dict[str, Any]) -> None:
         if not isinstance(method, Method):
@@ -28,18 +28,18 @@ class Attachment:
         self.rewirer: Rewirer | None = None
         self._watched: nn.Module | None = None
 
-    def holds(self, model: nn.Module) -> bool:
-        """Whether this very model is sparse already."""
+    def is_attached_to(self, model: nn.Module) -> bool:
+        """Whether this very model has been made sparse already."""
         return self.rewirer is not None and not self.rewirer.removed and self.rewirer.model is unwrap(model)
 
     def prepare(self, model: nn.Module) -> None:
-        """Make the model sparse before there is an optimizer: masks exist, weights can be loaded."""
-        if not self.holds(model):
-            self.rewirer = sparsify(model, _stand_in(unwrap(model)), self.method, **self.options)
+        """Make the model sparse before there is an optimizer, so that a checkpoint with masks can be loaded."""
+        if not self.is_attached_to(model):
+            self.rewirer = sparsify(model, _placeholder(unwrap(model)), self.method, **self.options)
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
-        """Make the model sparse, unless it is, and let the optimizer's steps rewire it."""
-        if self.rewirer is not None and self.holds(model):
+        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer."""
+        if self.rewirer is not None and self.is_attached_to(model):
             self.rewirer.follow(optimizer)
         else:
             self.rewirer = sparsify(model, optimizer, self.method, **self.options)
@@ -53,19 +53,19 @@ class Attachment:
 
         def before_loading(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
             # Compared by identity: a copy of the model has this hook too.
-            if module is model and any(key.endswith((f".{MASK}", f".{POSITIONS}")) for key in state):
+            if module is model and holds_topology(state):
                 self.prepare(module)
 
         model.register_load_state_dict_pre_hook(before_loading)
 
     def densities(self) -> dict[str, float]:
-        """What a trainer logs: the density of the network and of every layer."""
+        """Metrics to log: the density of the network and of every layer."""
         if self.rewirer is None:
             return {}
         layers = {f"density/{layer.name}": layer.density for layer in self.rewirer.layers}
         return {"density": self.rewirer.density} | layers
 
 
-def _stand_in(model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer that holds all parameters, has no state and never steps."""
-    return torch.optim.SGD([*model.parameters(), nn.Parameter(torch.empty(0))], lr=0.0)  # SGD wants one at least
+def _placeholder(model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer over all parameters that has no state and never steps."""
+    return torch.optim.SGD([*model.parameters(), nn.Parameter(torch.empty(0))], lr=0.0)  # SGD needs at least one

@@ -15,11 +15,11 @@ except ImportError as error:
 
 
 class Rewire(Callback):
-    """Keeps a ``LightningModule`` sparse while a ``Trainer`` fits it, and logs the density of every layer.
+    """Makes a ``LightningModule`` sparse, rewires it while a ``Trainer`` fits it, and logs the densities of its layers.
 
-    ``options`` are those of ``rewire.sparsify``. ``optimizer``: which of the trainer's optimizers holds the sparse
-    weights, where there are several. Masks travel in the module's part of a checkpoint, the rest in the callback's own;
-    steps are optimizer steps, counted over all fits.
+    ``options`` are those of ``rewire.sparsify``. ``optimizer``: the index of the optimizer that has the sparse weights,
+    if the trainer has several. In a checkpoint, the masks are part of the module's state and the rest is the state of
+    this callback. Steps are optimizer steps, counted over all fits.
     """
 
     def __init__(self, method: Method, *, optimizer: int = 0, **options: Any) -> None:
@@ -30,15 +30,15 @@ class Rewire(Callback):
 
     @property
     def rewirer(self) -> Rewirer | None:
-        """The rewirer, once there is one: while and after the first fit."""
+        """The rewirer; ``None`` before the first fit."""
         return self._attachment.rewirer
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Layers may not exist yet, so the model is made sparse when its weights are loaded, or when fitting begins."""
+        """Make the model sparse as soon as weights with masks are loaded: its layers may not exist yet."""
         self._attachment.watch(pl_module)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The optimizers exist now."""
+        """Attach to the optimizer, which exists now, and load the rewirer's state."""
         if self._index >= len(trainer.optimizers):
             raise ValueError(
                 f"Rewire(optimizer={self._index}) asks for an optimizer that the trainer does not have: "
@@ -49,7 +49,7 @@ class Rewire(Callback):
         self._restore()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Some strategies load checkpoints only now."""
+        """Load the rewirer's state: some strategies load checkpoints only now."""
         self._restore()
 
     def _restore(self) -> None:
@@ -58,11 +58,11 @@ class Rewire(Callback):
             self._loaded = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Log the densities whenever they may have changed."""
+        """Log the densities if there was a rewiring."""
         self._log(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The last rewiring may have been at the last step."""
+        """Log the densities after a rewiring at the last step."""
         self._log(trainer)
 
     def _log(self, trainer: Trainer) -> None:
@@ -73,9 +73,9 @@ class Rewire(Callback):
             logger.log_metrics(self._attachment.densities(), step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rewirer's part of a checkpoint."""
+        """The rewirer's state, for the trainer's checkpoint."""
         return {} if self.rewirer is None else self.rewirer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning has loaded the module by now, but may not have begun to fit it."""
+        """Keep the rewirer's state until there is a rewirer: Lightning calls this before fitting begins."""
         self._loaded = state_dict

@@ -51,6 +51,14 @@ class Packed(nn.Module):
         """The dense weight, read-only, as code outside of this layer expects it."""
         return DenseWeight.of(self)
 
+    def to_images(self, x: Tensor) -> Tensor:
+        """The input of the layer as the (N, C, H, W) tensor that the kernel reads."""
+        raise NotImplementedError
+
+    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
+        """The output of the kernel in the shape that the layer returns for the input ``x``."""
+        raise NotImplementedError
+
     def apply_weight(
         self,
         x: Tensor,
@@ -59,12 +67,21 @@ class Packed(nn.Module):
         relu_limit: float = NO_RELU,
         moments: Moments | None = None,
     ) -> Tensor:
-        """The output of the layer for other values and another bias than its own.
+        """The output of the layer for the given values and bias; and keep what a rewiring needs of this step.
 
         ``relu_limit``: upper bound of a ReLU that is applied as well; negative: none. ``moments``: two vectors to fill
         with mean and variance of every output channel, for a batch norm that follows.
         """
-        raise NotImplementedError
+        images = self.to_images(x)
+        if torch.is_autocast_enabled(images.device.type):  # the kernels compute in the precision of the weights
+            images = images.to(values.dtype)
+        if self.extra_padding != (0, 0):
+            images = F.pad(images, (0, self.extra_padding[1], 0, self.extra_padding[0]))
+        y = ops.sparse_conv2d(images, values, self.weight_positions, bias, self.geometry, relu_limit, moments)
+        if self.backward_record is not None:
+            # `y`, not the view of it that is returned: a hook on a view is lost when the view is changed in place
+            self.backward_record.record(images, y, self.weight_values)
+        return self.from_images(y, x)
 
     def forward_fused(self, x: Tensor, relu_limit: float, moments: Moments | None = None) -> Tensor:
         """The output of the layer and of the ReLU that follows; see ``apply_weight``."""
@@ -78,19 +95,6 @@ class Packed(nn.Module):
         """Keep the gradient of the dense weight that other code read, if the next rewiring ranks gradients."""
         if self.backward_record is not None:
             self.backward_record.dense_gradients.append(grad.detach())
-
-    def _convolve(
-        self, images: Tensor, values: Tensor, bias: Tensor | None, relu_limit: float, moments: Moments | None
-    ) -> Tensor:
-        """Run the kernel on an (N, C, H, W) tensor, and keep what a rewiring needs."""
-        if torch.is_autocast_enabled(images.device.type):  # the kernels compute in the precision of the weights
-            images = images.to(values.dtype)
-        if self.extra_padding != (0, 0):
-            images = F.pad(images, (0, self.extra_padding[1], 0, self.extra_padding[0]))
-        y = ops.sparse_conv2d(images, values, self.weight_positions, bias, self.geometry, relu_limit, moments)
-        if self.backward_record is not None:
-            self.backward_record.record(images, y, self.weight_values)
-        return y
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a class that was made for a subclass by the name of that subclass."""
@@ -119,23 +123,18 @@ class Packed(nn.Module):
 
 
 class PackedLinear(Packed, nn.Linear):  # type: ignore[override]
-    """``nn.Linear`` that keeps only its non-zero weights."""
+    """``nn.Linear`` that keeps only its non-zero weights: a 1x1 convolution of images of one pixel."""
 
     torch_class = nn.Linear
 
-    def apply_weight(
-        self,
-        x: Tensor,
-        values: Tensor,
-        bias: Tensor | None,
-        relu_limit: float = NO_RELU,
-        moments: Moments | None = None,
-    ) -> Tensor:
-        """From (..., in_features) to (..., out_features)."""
-        assert moments is None
+    def to_images(self, x: Tensor) -> Tensor:
+        """From (..., in_features)."""
         if x.shape[-1] != self.in_features:
             raise ValueError(f"the layer has {self.in_features} inputs and was given {tuple(x.shape)}")
-        y = self._convolve(x.reshape(-1, self.in_features, 1, 1), values, bias, relu_limit, moments)
+        return x.reshape(-1, self.in_features, 1, 1)
+
+    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
+        """To (..., out_features)."""
         return y.reshape(*x.shape[:-1], self.out_features)
 
 
@@ -144,16 +143,12 @@ class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[override]
 
     torch_class = nn.Conv2d
 
-    def apply_weight(
-        self,
-        x: Tensor,
-        values: Tensor,
-        bias: Tensor | None,
-        relu_limit: float = NO_RELU,
-        moments: Moments | None = None,
-    ) -> Tensor:
-        """From (N, C, H, W) or (C, H, W) to the same number of dimensions."""
-        y = self._convolve(x if x.dim() == 4 else x[None], values, bias, relu_limit, moments)
+    def to_images(self, x: Tensor) -> Tensor:
+        """From (N, C, H, W) or (C, H, W)."""
+        return x if x.dim() == 4 else x[None]
+
+    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
+        """To the number of dimensions of ``x``."""
         return y if x.dim() == 4 else y[0]
 
 
@@ -162,16 +157,12 @@ class PackedConv1d(Packed, nn.Conv1d):  # type: ignore[override]
 
     torch_class = nn.Conv1d
 
-    def apply_weight(
-        self,
-        x: Tensor,
-        values: Tensor,
-        bias: Tensor | None,
-        relu_limit: float = NO_RELU,
-        moments: Moments | None = None,
-    ) -> Tensor:
-        """From (N, C, L) or (C, L) to the same number of dimensions."""
-        y = self._convolve((x if x.dim() == 3 else x[None])[:, :, None], values, bias, relu_limit, moments)
+    def to_images(self, x: Tensor) -> Tensor:
+        """From (N, C, L) or (C, L)."""
+        return x[:, :, None] if x.dim() == 3 else x[None, :, None]
+
+    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
+        """To the number of dimensions of ``x``."""
         return y[:, :, 0] if x.dim() == 3 else y[0, :, 0]
 
 

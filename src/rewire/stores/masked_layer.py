@@ -5,7 +5,7 @@ Under ``fully_shard`` both are DTensors. Everything here then concerns this rank
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
-from rewire.model.state_names import MASK
-from rewire.stores.optimizer_state import reset_state, state_tensors
+from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
@@ -31,11 +30,11 @@ class MaskedLayer:
     def __init__(self, found: Found, active: Tensor) -> None:
         self.spec: LayerSpec = found.spec
         self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter = found.module, found.parameter
+        self.module, self.parameter, self._mask_name = found.module, found.parameter, found.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
-                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
+                "model.to_empty(device='cpu') and initialise it; for a Linear or Conv2d, store='packed' draws it sparse"
             )
         self.average: Tensor | None = None  # running average of the dense gradient, for methods that read momentum
         self.frozen = False
@@ -43,7 +42,7 @@ class MaskedLayer:
         self._total_nnz: int | None = len(active) if is_sharded(self.parameter) else None  # over all ranks
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
         put(mask, self.to_local(active[self.local_part(active)]), True)
-        self.module.register_buffer(MASK, shard_like(mask, self.parameter))
+        self.module.register_buffer(self._mask_name, shard_like(mask, self.parameter))
         # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
@@ -57,7 +56,7 @@ class MaskedLayer:
     @property
     def mask(self) -> Tensor:
         """Which weights exist; laid out like the parameter."""
-        mask = self.module._buffers.get(MASK)
+        mask = self.module._buffers.get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask
@@ -200,12 +199,13 @@ class MaskedLayer:
         """Zero the weight at inactive positions."""
         torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
 
-    def enforce_topology(self, optimizer: torch.optim.Optimizer) -> None:
+    def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
         mask = self.local_mask
         if self._enforced != _version(mask):
             self.zero_inactive_weights()
-            for state in map(local, state_tensors(optimizer, self.parameter)):
+            for _, value, _ in optimizers.entries(self.parameter):
+                state = local(value)
                 torch.where(mask, state, _zero(state), out=state)
             self._mask_changed()
 
@@ -230,18 +230,27 @@ class MaskedLayer:
         """Whether something was loaded since the topology was last enforced."""
         return self._enforced is None
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Move weight, mask, gradient and optimizer state to the new topology."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Move weight, mask, gradient and optimizer state to the new topology. ``group``: the parameter's options."""
         drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
         put(self.local_mask, drop, False)
         put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
         self._mask_changed()
-        changed = torch.cat([drop, grow])
-        reset_state(optimizer, self.parameter, changed)
+        for state, newborn in optimizers.start_values(self.parameter, group):
+            put(local(state), drop, 0.0)
+            put(local(state), grow, newborn)
         if self.grad is not None:
-            put(self.grad, changed, 0.0)
+            put(self.grad, torch.cat([drop, grow]), 0.0)
+
+    def read_state(self, state: Tensor) -> Tensor:
+        """The values of an optimizer's state tensor at the active positions of this process."""
+        return take(local(state), self.to_local(self.active()))
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        put(local(state), self.to_local(self.active())[rows], values)
 
 
 def _version(tensor: Tensor) -> Version:

@@ -1,6 +1,6 @@
 """One weight of the packed store: values sorted by position, the positions, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
 from rewire.nn.packed import pack_module, resize
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
-from rewire.stores.optimizer_state import map_state
+from rewire.stores.optimizer.optimizers import Optimizers
 
 
 class PackedLayer:
@@ -55,7 +55,7 @@ class PackedLayer:
         values = self.parameter.detach()
         if signal is Signal.GRAD:
             grad = self.parameter.grad
-            return torch.zeros_like(values) if grad is None else grad.detach()
+            return torch.zeros_like(values) if grad is None else grad.detach().clone()  # a step may overwrite it
         return values.sign() if signal is Signal.SIGN else values.clone()
 
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
@@ -90,6 +90,14 @@ class PackedLayer:
             used[active[low:high] - begin] = True
             yield begin, tile if scale == 1.0 else tile.mul_(scale), used
 
+    def read_state(self, state: Tensor) -> Tensor:
+        """An optimizer's state tensor has a value for each weight, in the order of ``active()``."""
+        return state
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+        state[rows] = values.to(state) if isinstance(values, Tensor) else values
+
     def accumulated(self) -> None:
         """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
         if self.module.backward_record is not None and self.parameter.grad is not None:
@@ -113,8 +121,8 @@ class PackedLayer:
         """Whether no gradient arrived, or only zeros."""
         return self.parameter.grad is None or not bool(self.parameter.grad.any())
 
-    def apply(self, edit: Edit, optimizer: torch.optim.Optimizer) -> None:
-        """Resize values, positions, gradient and optimizer state together; grown weights start with zero state."""
+    def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
+        """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
         before = self.active()
         survives = torch.ones(len(before), dtype=torch.bool)
         survives[torch.searchsorted(before, edit.drop)] = False
@@ -134,12 +142,15 @@ class PackedLayer:
             return new
 
         grad = self.parameter.grad
-        map_state(optimizer, self.parameter, move)
+        newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
+        optimizers.map_state(self.parameter, move)
         values = move(self.parameter.detach(), edit.value)
         if len(values) == len(before):
             self.parameter.copy_(values)
         else:
             resize(self.parameter, values)
+        for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
+            state[grown_slots] = value
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

@@ -1,0 +1,590 @@
+"""Architectures written as they are in the wild: weights read by functions, stacked, shared, padded at run time.
+
+Each has the habits of the public model that it is named after, in a few lines of its own.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from tests.zoo.hub import WORDS, Entry, image, text
+from torch import nn
+
+import rewire
+
+
+class BeitAttention(nn.Module):
+    """timm's BEiT: biases for queries and values only, so ``qkv`` is applied by a function that reads its weight."""
+
+    def __init__(self, width=16, heads=2, tokens=16):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
+        self.relative_position_bias_table = nn.Parameter(torch.randn(2 * tokens - 1, heads) * 0.1)
+        places = torch.arange(tokens)
+        self.register_buffer("relative_position_index", places[:, None] - places[None] + tokens - 1)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x):
+        bias = torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
+        q, k, v = F.linear(x, self.qkv.weight, bias).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        scores = scores + self.relative_position_bias_table[self.relative_position_index].permute(2, 0, 1)
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Patches(nn.Module):
+    def __init__(self, width=16, patch=8):
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, patch, patch)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+class Beit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches, self.norm1, self.norm2 = Patches(), nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attention = BeitAttention()
+        self.mlp = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = self.patches(x)
+        x = x + self.attention(self.norm1(x))
+        return self.head((x + self.mlp(self.norm2(x))).mean(1))
+
+
+class SwinBlock(nn.Module):
+    """Torchvision's Swin: windows, a cyclic shift with an ``attn_mask`` buffer, weights handed to a function."""
+
+    def __init__(self, width=16, side=4, window=2):
+        super().__init__()
+        self.window, self.norm, self.norm2 = window, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, width))
+        area = (torch.arange(side) >= side - window // 2).long()
+        label = self._split((area[:, None] * 2 + area[None])[None, :, :, None].double())[..., 0]
+        self.register_buffer("attn_mask", (label[:, None] != label[:, :, None]).double() * -100)
+
+    def _split(self, x):
+        size = self.window
+        x = x.unfold(1, size, size).unfold(2, size, size)
+        return x.permute(0, 1, 2, 4, 5, 3).reshape(-1, size * size, x.shape[3])
+
+    def forward(self, x):
+        shifted = self._split(torch.roll(self.norm(x), (-1, -1), (1, 2)))
+        y = _window_attention(shifted, self.qkv.weight, self.qkv.bias, self.proj.weight, self.proj.bias, self.attn_mask)
+        rows, size = x.shape[1] // self.window, self.window
+        y = y.view(-1, rows, rows, size, size, x.shape[3]).permute(0, 1, 3, 2, 4, 5).reshape(x.shape)
+        x = x + torch.roll(y, (1, 1), (1, 2))
+        return x + self.mlp(self.norm2(x))
+
+
+def _window_attention(x, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
+    q, k, v = F.linear(x, qkv_weight, qkv_bias).chunk(3, -1)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask.repeat(len(x) // len(mask), 1, 1)
+    return F.linear(scores.softmax(-1) @ v, proj_weight, proj_bias)
+
+
+class Swin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches, self.block, self.head = nn.Conv2d(3, 16, 8, 8), SwinBlock(), nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.head(self.block(self.patches(x).permute(0, 2, 3, 1)).mean((1, 2)))
+
+
+class SamePadConv2d(nn.Conv2d):
+    """efficientnet_pytorch: TensorFlow's padding, computed from the size of each input."""
+
+    def forward(self, x):
+        pads = [
+            max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            for size, stride, kernel in zip(x.shape[-2:], self.stride, self.weight.shape[-2:], strict=True)
+        ]
+        x = F.pad(x, [pads[1] // 2, pads[1] - pads[1] // 2, pads[0] // 2, pads[0] - pads[0] // 2])
+        return F.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, width, hidden, stride, conv=nn.Conv2d, act=nn.SiLU):
+        super().__init__()
+        padding = {} if conv is SamePadConv2d else {"padding": 1}
+        self.residual = stride == 1
+        self.expand = nn.Sequential(conv(width, hidden, 1, bias=False), nn.BatchNorm2d(hidden), act())
+        depthwise = conv(hidden, hidden, 3, stride, groups=hidden, bias=False, **padding)
+        self.depthwise = nn.Sequential(depthwise, nn.BatchNorm2d(hidden), act())
+        self.squeeze, self.excite = conv(hidden, 4, 1), conv(4, hidden, 1)
+        self.project = nn.Sequential(conv(hidden, width, 1, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        y = self.depthwise(self.expand(x))
+        gate = self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(y, 1))))
+        y = self.project(y * F.hardsigmoid(gate))
+        return x + y if self.residual else y
+
+
+class EfficientNet(nn.Module):
+    def __init__(self, conv=SamePadConv2d, act=nn.SiLU):
+        super().__init__()
+        padding = {} if conv is SamePadConv2d else {"padding": 1}
+        self.stem = nn.Sequential(conv(3, 8, 3, 2, bias=False, **padding), nn.BatchNorm2d(8), act())
+        self.blocks = nn.Sequential(InvertedResidual(8, 16, 1, conv, act), InvertedResidual(8, 16, 2, conv, act))
+        self.classifier = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.classifier(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class SamePadding(nn.Module):
+    """Padding by torch's own name for it, and one-dimensional convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding="same")
+        self.along = nn.Conv1d(8, 8, 5, padding="same", dilation=2)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(F.relu(self.along(F.relu(self.conv(x)).mean(3))).amax(2))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width=12):
+        super().__init__()
+        self.dwconv, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.pwconv1, self.pwconv2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.gamma = nn.Parameter(torch.full((width,), 0.5))
+
+    def forward(self, x):
+        y = self.norm(self.dwconv(x).permute(0, 2, 3, 1))
+        return x + (self.gamma * self.pwconv2(F.gelu(self.pwconv1(y)))).permute(0, 3, 1, 2)
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.block, self.head = nn.Conv2d(3, 12, 4, 4), ConvNeXtBlock(), nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.head(self.block(self.stem(x)).mean((2, 3)))
+
+
+class CondConv2d(nn.Module):
+    """Conditionally parameterised convolution: each row of ``weight`` is a flattened kernel, mixed per example."""
+
+    def __init__(self, inputs, outputs, kernel=3, num_experts=3):
+        super().__init__()
+        self.weight_shape, self.num_experts, self.groups = (outputs, inputs, kernel, kernel), num_experts, 1
+        self.weight = nn.Parameter(torch.randn(num_experts, math.prod(self.weight_shape)) * 0.2)
+
+    def forward(self, x, routing):
+        kernels = (routing @ self.weight).view(len(x) * self.weight_shape[0], *self.weight_shape[1:])
+        y = F.conv2d(x.reshape(1, -1, *x.shape[2:]), kernels, padding=1, groups=len(x))
+        return y.view(len(x), -1, *y.shape[2:])
+
+
+class CondConvNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.routing, self.conv, self.head = nn.Linear(3, 3), CondConv2d(3, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        routing = torch.sigmoid(self.routing(x.mean((2, 3))))
+        return self.head(F.relu(self.conv(x, routing)).mean((2, 3)))
+
+
+class Mamba(nn.Module):
+    """A selective scan; the weight of ``dt_proj`` is read so that its bias can be added in another precision."""
+
+    def __init__(self, width=12, inner=24, state=4, rank=3):
+        super().__init__()
+        self.embed, self.rank, self.state = nn.Embedding(WORDS, width), rank, state
+        self.in_proj = nn.Linear(width, 2 * inner, bias=False)
+        self.conv1d = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
+        self.x_proj = nn.Linear(inner, rank + 2 * state, bias=False)
+        self.dt_proj = nn.Linear(rank, inner)
+        self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.out_proj, self.head = nn.Linear(inner, width, bias=False), nn.Linear(width, WORDS)
+
+    def forward(self, words):
+        x, gate = self.in_proj(self.embed(words)).chunk(2, -1)
+        x = F.silu(self.conv1d(x.transpose(1, 2))[..., : words.shape[1]].transpose(1, 2))
+        delta, b, c = self.x_proj(x).split([self.rank, self.state, self.state], -1)
+        delta = F.softplus((self.dt_proj.weight @ delta.transpose(1, 2)).transpose(1, 2) + self.dt_proj.bias)
+        decay = torch.exp(delta[..., None] * -self.A_log.exp())
+        h, outputs = torch.zeros_like(decay[:, 0]), []
+        for t in range(words.shape[1]):
+            h = decay[:, t] * h + (delta[:, t] * x[:, t])[..., None] * b[:, t, None]
+            outputs.append((h * c[:, t, None]).sum(-1))
+        y = torch.stack(outputs, 1) + x * self.D
+        return self.head(self.out_proj(y * F.silu(gate)))
+
+
+class LanguageLSTM(nn.Module):
+    """The word language model of many tutorials: two layers, and an output tied to the embedding."""
+
+    def __init__(self, kind=nn.LSTM):
+        super().__init__()
+        self.encoder, self.rnn, self.decoder = nn.Embedding(WORDS, 12), kind(12, 12, 2), nn.Linear(12, WORDS)
+        self.hidden = nn.Linear(12, 12)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, words):
+        return self.decoder(torch.tanh(self.hidden(self.rnn(self.encoder(words.t()))[0])))
+
+
+class ExpertList(nn.Module):
+    """A mixture whose experts are modules, of which a batch may leave some without a token."""
+
+    def __init__(self, width=12, experts=4):
+        super().__init__()
+        self.embed, self.gate = nn.Embedding(WORDS, width), nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 16), nn.SiLU(), nn.Linear(16, width)) for _ in range(experts)
+        )
+        self.head = nn.Linear(width, WORDS)
+
+    def forward(self, words):
+        x = self.embed(words).flatten(0, 1)
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            token, slot = torch.where(chosen == index)
+            if len(token):
+                out = out.index_add(0, token, expert(x[token]) * weights[token, slot, None])
+        return self.head(x + out)
+
+
+class StackedExperts(nn.Module):
+    """A mixture whose experts are one parameter: a type of its author's own, which is registered below."""
+
+    def __init__(self, width=12, experts=4):
+        super().__init__()
+        self.embed, self.gate = nn.Embedding(WORDS, width), nn.Linear(width, experts, bias=False)
+        self.w1 = nn.Parameter(torch.randn(experts, width, 16) * 0.3)
+        self.w2 = nn.Parameter(torch.randn(experts, 16, width) * 0.3)
+        self.head = nn.Linear(width, WORDS)
+
+    def forward(self, words):
+        x = self.embed(words)
+        hidden = F.silu(torch.einsum("bti,eih->bteh", x, self.w1))
+        y = torch.einsum("bteh,eho->bteo", hidden, self.w2)
+        return self.head(x + (y * self.gate(x).softmax(-1)[..., None]).sum(2))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down1, self.down2 = self._block(3, 8), self._block(8, 16)
+        self.up, self.merge = nn.ConvTranspose2d(16, 8, 2, 2), self._block(16, 8)
+        self.out = nn.Conv2d(8, 2, 1)
+
+    def _block(self, inputs, outputs):
+        layers = (nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+        return nn.Sequential(*layers)
+
+    def forward(self, x):
+        first = self.down1(x)
+        return self.out(self.merge(torch.cat([self.up(self.down2(F.max_pool2d(first, 2))), first], 1)))
+
+
+class ResNet(nn.Module):
+    """Torchvision's manner: layers by name, one ReLU for all, sums in place, a bottleneck with groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16)
+        self.conv2, self.bn2 = nn.Conv2d(16, 16, 3, 2, 1, groups=4, bias=False), nn.BatchNorm2d(16)
+        self.conv3, self.bn3 = nn.Conv2d(16, 24, 1, bias=False), nn.BatchNorm2d(24)
+        self.downsample = nn.Sequential(nn.Conv2d(16, 24, 1, 2, bias=False), nn.BatchNorm2d(24))
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(24, 5)
+
+    def forward(self, x):
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        y = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(x)))))
+        y += self.downsample(x)
+        return self.fc(torch.flatten(self.avgpool(self.relu(y)), 1))
+
+
+class ShuffleNet(nn.Module):
+    """Half of the channels pass by; then all are shuffled."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+        self.branch = nn.Sequential(
+            *(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8))
+        )
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        one, two = self.stem(x).chunk(2, 1)
+        x = torch.cat([one, self.branch(two)], 1)
+        x = x.view(len(x), 2, 8, *x.shape[2:]).transpose(1, 2).flatten(1, 2)
+        return self.head(x.mean((2, 3)))
+
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches, self.norm = Patches(), nn.LayerNorm(16)
+        self.tokens = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 16))
+        self.channels = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = self.patches(x)
+        x = x + self.tokens(self.norm(x).transpose(1, 2)).transpose(1, 2)
+        return self.head((x + self.channels(x)).mean(1))
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, which in evaluation reads the weights of its layers in one fast function."""
+
+    def __init__(self, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, **options)
+        self.embed = nn.Embedding(WORDS, 16)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, words):
+        return self.head(self.encoder(self.embed(words)))
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 16), nn.Linear(16, WORDS)
+        self.transformer = nn.Transformer(16, 2, 1, 1, 24, dropout=0.0, batch_first=True)
+
+    def forward(self, words):
+        return self.head(self.transformer(self.embed(words), self.embed(words.flip(1))))
+
+
+class AttentionPool(nn.Module):
+    """OpenAI's CLIP: four Linear layers whose weights are handed to torch's attention function; a bare projection."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.patches = Patches(width)
+        self.positional_embedding = nn.Parameter(torch.randn(17, width) / 4)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
+        self.c_proj = nn.Linear(width, 12)
+        self.text_projection = nn.Parameter(torch.randn(12, 8) / 4)
+
+    def forward(self, x):
+        x = self.patches(x).transpose(0, 1)
+        x = torch.cat([x.mean(0, keepdim=True), x]) + self.positional_embedding[:, None]
+        biases = torch.cat([self.q_proj.bias, self.k_proj.bias, self.v_proj.bias])
+        y, _ = F.multi_head_attention_forward(
+            *(x[:1], x, x, x.shape[-1], 2, None, biases, None, None, False, 0.0),
+            *(self.c_proj.weight, self.c_proj.bias),
+            use_separate_proj_weight=True,
+            q_proj_weight=self.q_proj.weight,
+            k_proj_weight=self.k_proj.weight,
+            v_proj_weight=self.v_proj.weight,
+            need_weights=False,
+        )
+        return y[0] @ self.text_projection
+
+
+class StdConv2d(nn.Conv2d):
+    """Weight standardisation: what is applied is computed from the weight at every pass."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        weight = weight / (weight.std((1, 2, 3), keepdim=True) + 1e-5)
+        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class StandardisedNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = StdConv2d(3, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+class Penalised(nn.Module):
+    """A weight that is applied and read besides: orthogonality and size enter the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(48, 16), nn.Linear(16, 5)
+
+    def forward(self, x):
+        y = self.second(F.relu(self.first(F.avg_pool2d(x, 8).flatten(1))))
+        return y + self.first.weight.pow(2).mean() + self.second.weight.abs().sum()
+
+
+class Recommender(nn.Module):
+    """DLRM: bags of words, an MLP, and the products of all pairs."""
+
+    def __init__(self):
+        super().__init__()
+        self.bag, self.bottom = nn.EmbeddingBag(WORDS, 8), nn.Linear(6, 8)
+        self.bilinear, self.top = nn.Bilinear(8, 8, 6), nn.Linear(6 + 1, 2)
+
+    def forward(self, words):
+        one, two = self.bag(words), F.relu(self.bottom(words.double() / WORDS))
+        return self.top(torch.cat([self.bilinear(one, two), (one * two).sum(1, keepdim=True)], 1))
+
+
+class GraphConvolution(nn.Module):
+    """The layer of early graph networks: a weight with inputs first, multiplied by hand."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / 4)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x, adjacency):
+        return adjacency @ (x @ self.weight) + self.bias
+
+
+class GraphNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 12), nn.Linear(12, 5)
+        self.first, self.second = GraphConvolution(12, 16), GraphConvolution(16, 12)
+
+    def forward(self, words):
+        adjacency = (words[:, :, None] % 3 == words[:, None] % 3).to(self.head.weight.dtype)
+        adjacency = adjacency / adjacency.sum(-1, keepdim=True)
+        return self.head(self.second(F.relu(self.first(self.embed(words), adjacency)), adjacency))
+
+
+class LoRALinear(nn.Linear):
+    def __init__(self, inputs, outputs, rank=2):
+        super().__init__(inputs, outputs)
+        self.lora_A = nn.Parameter(torch.randn(rank, inputs) / 4)
+        self.lora_B = nn.Parameter(torch.randn(outputs, rank) / 4)
+
+    def forward(self, x):
+        return super().forward(x) + x @ self.lora_A.t() @ self.lora_B.t()
+
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.first, self.head = nn.Embedding(WORDS, 12), LoRALinear(12, 16), LoRALinear(16, 5)
+
+    def forward(self, words):
+        return self.head(F.relu(self.first(self.embed(words))))
+
+
+class Parametrized(nn.Module):
+    """Weight norm and spectral norm among ordinary layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.tail = nn.Embedding(WORDS, 12), nn.Linear(12, 5)
+        self.temporal = nn.utils.parametrizations.weight_norm(nn.Conv1d(12, 12, 3, padding=2))
+        self.middle = nn.utils.parametrizations.spectral_norm(nn.Linear(12, 12))
+
+    def forward(self, words):
+        x = self.embed(words).transpose(1, 2)
+        x = F.relu(self.temporal(x)[..., :-2]).transpose(1, 2)
+        return self.tail(F.relu(self.middle(x)))
+
+
+class Siamese(nn.Module):
+    """One tower for two inputs, and one layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 256, 8))
+        self.left = nn.Linear(8, 8)
+        self.right = self.left
+        self.twin = nn.Linear(8, 8)
+        self.twin.weight = self.left.weight
+
+    def forward(self, x):
+        one, two = self.tower(x), self.tower(x.flip(3))
+        return self.twin(F.relu(self.left(one) - self.right(two)))
+
+
+class PointNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.points = nn.Sequential(nn.Conv1d(3, 8, 1), nn.BatchNorm1d(8), nn.ReLU(), nn.Conv1d(8, 16, 1))
+        self.transform, self.head = nn.Linear(16, 9), nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = x.flatten(2)[..., :64]
+        turn = self.transform(self.points(x).amax(2)).view(-1, 3, 3)
+        return self.head(self.points(turn @ x).amax(2))
+
+
+class Volume(nn.Module):
+    """A three-dimensional network, as for medical images."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv3d(1, 4, 3, 2, 1)
+        self.norm, self.act = nn.InstanceNorm3d(4, affine=True), nn.PReLU(4)
+        self.up = nn.ConvTranspose3d(4, 2, 2, 2)
+
+    def forward(self, x):
+        return self.up(self.act(self.norm(self.down(x[:, None, :2, :16, :16]))))
+
+
+rewire.register(StackedExperts, weight="w1", stack=0, inputs=1, outputs=2)
+rewire.register(StackedExperts, weight="w2", stack=0, inputs=1, outputs=2)
+rewire.register(GraphConvolution, inputs=0, outputs=1)
+
+
+def _entry(name, build, inputs, **options):
+    def made():
+        torch.manual_seed(0)
+        return build().double()
+
+    return Entry(name, made, inputs, options)
+
+
+def entries() -> list[Entry]:
+    """Every architecture of this file."""
+    images = {
+        "BEiT-like": Beit,
+        "Swin-like": Swin,
+        "EfficientNet-like": EfficientNet,
+        "MobileNetV3-like": lambda: EfficientNet(nn.Conv2d, nn.Hardswish),
+        "same padding": SamePadding,
+        "ConvNeXt-like": ConvNeXt,
+        "CondConv-like": CondConvNet,
+        "U-Net-like": UNet,
+        "ResNet-like": ResNet,
+        "ShuffleNet-like": ShuffleNet,
+        "MLP-Mixer-like": Mixer,
+        "CLIP attention pool": AttentionPool,
+        "weight standardisation": StandardisedNet,
+        "penalised weights": Penalised,
+        "Siamese, shared weights": Siamese,
+        "PointNet-like": PointNet,
+        "3-D network": Volume,
+    }
+    texts = {
+        "Mamba-like": Mamba,
+        "LSTM language model": LanguageLSTM,
+        "GRU language model": lambda: LanguageLSTM(nn.GRU),
+        "experts in a list": ExpertList,
+        "experts in one parameter": StackedExperts,
+        "nn.TransformerEncoder": Encoder,
+        "nn.TransformerEncoder, norm first": lambda: Encoder(norm_first=True),
+        "nn.Transformer": Translator,
+        "DLRM-like": Recommender,
+        "graph convolutions": GraphNet,
+        "LoRA": Adapted,
+        "weight and spectral norm": Parametrized,
+    }
+    asked = [_entry("LSTM language model, on request", LanguageLSTM, text, include=["rnn", "hidden"])]
+    return [_entry(*i, image) for i in images.items()] + [_entry(*i, text) for i in texts.items()] + asked

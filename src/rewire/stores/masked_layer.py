@@ -141,6 +141,13 @@ class MaskedLayer:
         top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions of this process."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = take(self._dense(signal), self.to_local(positions))
+        return values.sign() if signal is Signal.SIGN else values
+
     def _dense(self, signal: Signal) -> Tensor:
         if signal is Signal.MOMENTUM:
             assert self.average is not None, "the method did not declare that it reads momentum"

@@ -72,6 +72,16 @@ class PackedLayer:
         tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
         return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions: weights are zero there, and gradients are computed in tiles."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = self.parameter.detach().new_zeros(len(positions))
+        for begin, tile, _used in self._tiles() if signal is Signal.GRAD else ():
+            low, high = torch.searchsorted(positions, torch.tensor([begin, begin + len(tile)])).tolist()
+            values[low:high] = tile[positions[low:high] - begin]
+        return values
+
     def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
         """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
         for begin, grad, used in self._tiles():

@@ -13,7 +13,7 @@ from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import local, whole
-from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
@@ -67,20 +67,23 @@ def sparsify(
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(found, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
-    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
-    if peers.others:
-        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
-        refuse_store_across_ranks(fingerprint)
-        peers.verify_agreement(fingerprint)
+    peers = _agreeing_peers(wrapped, found, Fingerprint.of(method, seed, kind, [one.spec for one in found]))
     context = Context(seed=seed, model=model, weights=_Weights(found))
     active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
-    drawn = [
-        _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
-    ]
-    held = kind(model, found, active, drawn, optimizers, peers.ranks, masked)
-    rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
+    drawn = [_draw(found[i], positions, init, context, i) for i, positions in enumerate(active)]
+    stored = kind(model, found, active, drawn, optimizers, peers.ranks, masked)
+    rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
+
+
+def _agreeing_peers(wrapped: nn.Module, found: Sequence[Found], fingerprint: Fingerprint) -> Peers:
+    """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
+    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
+    if peers.others:
+        refuse_store_across_ranks(fingerprint)
+        peers.verify_agreement(fingerprint)
+    return peers
 
 
 class _Weights(Sequence[Tensor]):

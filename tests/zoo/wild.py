@@ -1,6 +1,7 @@
 """Architectures written as they are in the wild, by the names that the table shows."""
 
 import torch
+from tests.zoo import wild_attention as attention
 from tests.zoo import wild_vision as vision
 from tests.zoo import wild_words as words
 from tests.zoo.hub import Entry, image, text
@@ -18,8 +19,8 @@ def _entry(name, build, inputs, **options):
 def entries() -> list[Entry]:
     """Every architecture of this file."""
     images = {
-        "BEiT-like": vision.Beit,
-        "Swin-like": vision.Swin,
+        "BEiT-like": attention.Beit,
+        "Swin-like": attention.Swin,
         "EfficientNet-like": vision.EfficientNet,
         "MobileNetV3-like": lambda: vision.EfficientNet(nn.Conv2d, nn.Hardswish),
         "same padding": vision.SamePadding,
@@ -28,8 +29,8 @@ def entries() -> list[Entry]:
         "U-Net-like": vision.UNet,
         "ResNet-like": vision.ResNet,
         "ShuffleNet-like": vision.ShuffleNet,
-        "MLP-Mixer-like": vision.Mixer,
-        "CLIP attention pool": vision.AttentionPool,
+        "MLP-Mixer-like": attention.Mixer,
+        "CLIP attention pool": attention.AttentionPool,
         "weight standardisation": vision.StandardisedNet,
         "penalised weights": vision.Penalised,
         "Siamese, shared weights": vision.Siamese,

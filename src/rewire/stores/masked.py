@@ -18,7 +18,7 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import Found
+from rewire.model.select import SparseWeight
 from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
@@ -41,7 +41,7 @@ class MaskedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SparseWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -55,7 +55,7 @@ class MaskedStore:
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?

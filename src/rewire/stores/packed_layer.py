@@ -9,7 +9,7 @@ from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
-from rewire.model.select import Found
+from rewire.model.select import SparseWeight
 from rewire.nn.packed import pack_module, resize
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -18,12 +18,12 @@ from rewire.stores.optimizer.optimizers import Optimizers
 class PackedLayer:
     """One weight as values and positions. The values are sorted by position."""
 
-    def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
-        self.spec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values, found.spec.name)
-        self.parameter = found.parameter
-        self.span = range(found.spec.numel)
+    def __init__(self, weight: SparseWeight, active: Tensor, values: Tensor) -> None:
+        self.spec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module = pack_module(weight.module, active, values, weight.spec.name)
+        self.parameter = weight.parameter
+        self.span = range(weight.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
         self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated

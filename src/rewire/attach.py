@@ -12,11 +12,11 @@ from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
-from rewire.distributed.dtensor import whole
+from rewire.distributed.dtensor import local, whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
-from rewire.model.select import Patterns, SparseWeight, endpoints, find_layers, names_matching, units, unwrap
+from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.masked import MaskedStore
@@ -86,7 +86,7 @@ def sparsify(
 class _Weights(Sequence[Tensor]):
     """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
 
-    def __init__(self, weights: Sequence[SparseWeight]) -> None:
+    def __init__(self, weights: Sequence[SelectedWeight]) -> None:
         self._weights = weights
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method:
         )
 
 
-def _refuse_wrong_state(weights: Sequence[SparseWeight], optimizers: Optimizers) -> None:
+def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
     for one in weights:
         if not is_sparse(one.module):
             continue
@@ -134,7 +134,7 @@ def _refuse_wrong_state(weights: Sequence[SparseWeight], optimizers: Optimizers)
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
-    expanded = [one.spec.name for one in weights if is_expanded(one.parameter)]
+    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
     if expanded:
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
@@ -144,7 +144,7 @@ def _refuse_wrong_state(weights: Sequence[SparseWeight], optimizers: Optimizers)
     optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
 
 
-def _budget(method: Method, weights: Sequence[SparseWeight]) -> int:
+def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
     total = sum(one.spec.numel for one in weights)
     lowest = min(density_bounds(method.density))
@@ -158,7 +158,7 @@ def _budget(method: Method, weights: Sequence[SparseWeight]) -> int:
 
 
 @torch.no_grad()
-def _draw(one: SparseWeight, positions: Tensor, init: str | None, context: Context, index: int) -> Tensor | None:
+def _draw(one: SelectedWeight, positions: Tensor, init: str | None, context: Context, index: int) -> Tensor | None:
     """Values for the weights that exist, or ``None`` where they are those of the dense weight.
 
     ``init="fan_in"``: Kaiming-uniform for the connections that exist, bound ``sqrt(6 / fan_in)`` with each output's own
@@ -177,7 +177,7 @@ def _draw(one: SparseWeight, positions: Tensor, init: str | None, context: Conte
     return (2 * uniform - 1) * bound
 
 
-def _warn_if_cut(model: nn.Module, weights: Sequence[SparseWeight], active: Sequence[Tensor]) -> bool:
+def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Sequence[Tensor]) -> bool:
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
     wired = {id(one.parameter): (one.spec, positions) for one, positions in zip(weights, active, strict=True)}
     modules = [module for module in model.modules() if is_conv_or_linear(module)]

@@ -40,6 +40,9 @@ class Layer(Protocol):
     def read(self, signal: AnySignal) -> Tensor:
         """The signal or score at the active positions: ``(nnz,)``, in the order of ``active()``."""
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal or score at sorted inactive positions that this process holds, in their order."""
+
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``, of those at or above ``floor`` and not zero."""
 

@@ -31,7 +31,7 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, CHANNEL_NORM)
 
 
 @dataclass(frozen=True)
-class SparseWeight:
+class SelectedWeight:
     """One weight that can be sparse: the module that it is in and its name there."""
 
     spec: LayerSpec
@@ -97,7 +97,7 @@ def _layer_name(path: str, attribute: str) -> str:
 
 def find_layers(
     model: nn.Module, include: Patterns | None = None, exclude: Patterns | None = None, frozen: bool = False
-) -> tuple[list[SparseWeight], dict[str, str]]:
+) -> tuple[list[SelectedWeight], dict[str, str]]:
     """The sparse layers in the order of the model, and the weights that were left out, with the reason.
 
     A weight shared by several modules is one layer, under its first name. One that is not trained is left out, unless
@@ -110,7 +110,7 @@ def find_layers(
     chosen = set(known) if include is None else matching("include", include, known)
     chosen -= matching("exclude", exclude, known) if exclude is not None else set()
     embeddings = _embeddings(model)
-    sparse: dict[int, SparseWeight] = {}
+    sparse: dict[int, SelectedWeight] = {}
     for one in known:
         weight = one.parameter
         reason = _reason(one, one in chosen, embeddings, frozen)
@@ -119,7 +119,7 @@ def find_layers(
         if reason:
             left_out[one.name] = reason
         elif weight is not None and id(weight) not in sparse:
-            sparse[id(weight)] = SparseWeight(_spec(one, weight), one.module, weight, one.attribute)
+            sparse[id(weight)] = SelectedWeight(_spec(one, weight), one.module, weight, one.attribute)
     left_out |= _unknown(model, {id(one.parameter) for one in known}, known)
     if not known:
         raise ValueError(

@@ -19,11 +19,11 @@ from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
-from rewire.model.select import SparseWeight
-from rewire.nn.backward_record import BackwardRecord
+from rewire.model.select import SelectedWeight
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
+from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -48,7 +48,7 @@ class PackedStore:
     def __init__(
         self,
         model: nn.Module,
-        weights: Sequence[SparseWeight],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -91,10 +91,8 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep:
-                layer.module.backward_record = None
-            elif layer.module.backward_record is None:
-                layer.module.backward_record = BackwardRecord()
+            if not keep or layer.module.backward_record is None:
+                layer.record(keep)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -129,12 +127,14 @@ class PackedStore:
         """Drop what was recorded for the ranking."""
         refuse_shared_state(self.optimizers, [layer.parameter for layer in self._packed.values()])
         for layer in self._packed.values():
-            layer.module.backward_record = BackwardRecord() if self._keep else None
+            layer.record(self._keep)
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move every layer to its new topology."""
+        for layer in self._packed.values():
+            layer.link.refuse_strayed_averages()
         groups = self.optimizers.groups()
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
@@ -153,15 +153,17 @@ class PackedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self._packed.values():
+            layer.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             self.optimizers.map_state(layer.parameter, spread)
+            unlink(layer.module)
             unpack_module(layer.module)
         for module in self._hwcn_modules:
             restore_torch_module(module)
         self._masked.remove()
 
 
-def _not_packed_reason(weight: SparseWeight, uses: int, keep_masked: Collection[str]) -> str:
+def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collection[str]) -> str:
     """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
     if weight.spec.name in keep_masked:
         return "kept masked"
@@ -170,7 +172,7 @@ def _not_packed_reason(weight: SparseWeight, uses: int, keep_masked: Collection[
     return "shared by several modules" if uses > 1 else no_kernel_reason(weight.module, weight.parameter)
 
 
-def _pack(weight: SparseWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
+def _pack(weight: SelectedWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
     """Gather the values from the dense weight, unless they were drawn without one."""
     values = take(weight.parameter.detach(), active) if drawn is None else drawn.to(weight.parameter.dtype)
     optimizers.map_state(weight.parameter, lambda old: take(old, active))

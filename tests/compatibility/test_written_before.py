@@ -183,7 +183,7 @@ def test_runs_are_listed_under_the_ids_that_they_had():
         known = json.loads((FILES / "runs" / "finished" / name / "run.json").read_text())["id"]
         rows = [line for line in told.splitlines() if known[:6] in line]  # as many as tell runs apart
         assert ["done" in row and "3/3" in row for row in rows] == [True, False]
-        assert ["waiting" in row and "1/3" in row for row in rows] == [False, True]
+        assert ["planned" in row and "1/3" in row for row in rows] == [False, True]
 
 
 def test_a_report_is_made_of_them(tmp_path):

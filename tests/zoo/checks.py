@@ -59,6 +59,7 @@ class Trained:
             self.optimizer.zero_grad()
             (y - target).square().mean().backward()
             self.optimizer.step()
+        self.rewirer.check()
         return self
 
     def output(self) -> Tensor:

@@ -11,7 +11,7 @@ from rewire._torch import parameters_of
 from rewire.core.layer import Signal
 from rewire.core.method import Method, Rewiring
 from rewire.model.modes import evaluating
-from rewire.model.select import Found, find_layers, unwrap
+from rewire.model.select import SelectedWeight, find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
@@ -46,7 +46,7 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
     return uses
 
 
-def _is_counted(layer: Found) -> bool:
+def _is_counted(layer: SelectedWeight) -> bool:
     """Whether a module applies its one weight to every position of its input or output."""
     return layer.attribute == "weight" and layer.spec.stack == 1 and not isinstance(layer.module, nn.Bilinear)
 

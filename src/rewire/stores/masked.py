@@ -18,7 +18,7 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
@@ -45,7 +45,7 @@ class MaskedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -59,7 +59,7 @@ class MaskedStore:
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?

@@ -15,7 +15,7 @@ from rewire.core.layer import LayerSpec, Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.stores.copies import add_link
 from rewire.stores.optimizer.optimizers import Optimizers
 
@@ -28,10 +28,10 @@ Version = tuple[int, int]  # the identity of a tensor and its version counter: e
 class MaskedLayer:
     """One weight with its mask."""
 
-    def __init__(self, found: Found, active: Tensor) -> None:
-        self.spec: LayerSpec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter, self._mask_name = found.module, found.parameter, found.mask_name
+    def __init__(self, weight: SelectedWeight, active: Tensor) -> None:
+        self.spec: LayerSpec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module, self.parameter, self._mask_name = weight.module, weight.parameter, weight.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "

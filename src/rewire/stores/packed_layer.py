@@ -10,7 +10,7 @@ from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.packed import pack_module
 from rewire.stores.copies import add_link
@@ -23,13 +23,13 @@ from rewire.stores.sparse_weight import set_values
 class PackedLayer:
     """One weight as values and positions. The values are sorted by position."""
 
-    def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
-        self.spec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values, found.spec.name)
-        self.parameter = found.parameter
+    def __init__(self, weight: SelectedWeight, active: Tensor, values: Tensor) -> None:
+        self.spec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module = pack_module(weight.module, active, values, weight.spec.name)
+        self.parameter = weight.parameter
         self.link = add_link(self.module, self.parameter, self.name)
-        self.span = range(found.spec.numel)
+        self.span = range(weight.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
         self._before_accumulation: RemovableHandle | None = None

@@ -19,6 +19,7 @@ from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
+from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
@@ -72,8 +73,10 @@ def sparsify(
         fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed, model=model, weights=_Weights(found))
+    context = Context(seed=seed, model=model, parameters=[one.parameter for one in found], weights=_Weights(found))
     active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
+    if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
+        peers.verify_topology(0, [one.spec.name for one in found], [checksum(positions) for positions in active])
     drawn = [
         _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
     ]

@@ -12,7 +12,7 @@ from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
-from rewire.distributed.dtensor import whole
+from rewire.distributed.dtensor import local, whole
 from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
@@ -137,7 +137,7 @@ def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
-    expanded = [one.spec.name for one in found if is_expanded(one.parameter)]
+    expanded = [one.spec.name for one in found if is_expanded(local(one.parameter))]
     if expanded:
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"

@@ -1,6 +1,7 @@
 """The ranks that train one model together: find them, and verify that they agree.
 
-Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings.
+Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings and
+the steps right after them.
 Ordinary steps call no collective. If ranks differ, all of them notice and all raise, so that none waits for another.
 """
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire.core.method import Method
-from rewire.integrations.attachment import Attachment
+from rewire.integrations.attachment import Attachment, ModelHook
 from rewire.model.state_names import topology_names
 from rewire.rewirer.rewirer import Rewirer
 
@@ -95,13 +95,12 @@ class Rewire(TrainerCallback):
             return
         self._model = model
 
-        # Compared by identity: a copy of the model has these hooks too.
         def after_saving(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
             if module is self._model and self.rewirer is not None and not self.rewirer.removed:
                 state[prefix + KEY] = _to_bytes(self.rewirer.state_dict())
 
         def before_loading(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-            self._pending = state.pop(prefix + KEY, None)
+            self._pending = state.get(prefix + KEY)
             if module is self._model and self._pending is not None:
                 for saved, name in _saved_names(module).items():
                     if saved in state and name not in state:
@@ -113,9 +112,15 @@ class Rewire(TrainerCallback):
                 self.rewirer.load_state_dict(_from_bytes(self._pending))
                 self._restored, self._pending = True, None
 
-        model.register_state_dict_post_hook(after_saving)
-        model.register_load_state_dict_pre_hook(before_loading)
-        model.register_load_state_dict_post_hook(after_loading)
+        model.register_state_dict_post_hook(ModelHook(model, after_saving))
+        model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
+        model.register_load_state_dict_pre_hook(_leave_rewirer_out)
+        model.register_load_state_dict_post_hook(ModelHook(model, after_loading))
+
+
+def _leave_rewirer_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """The model, and every copy of it, can load a state_dict with the rewirer's state in it."""
+    state.pop(prefix + KEY, None)
 
 
 def _saved_names(model: nn.Module) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from rewire._torch import CHANNEL_NORM, children_of, parameters_of
 from rewire.core.layer import LayerSpec
-from rewire.model.kinds import weights_of
+from rewire.model.kinds import dense_shape, weights_of
 from rewire.model.layouts import Layout
 from rewire.model.state_names import mask_name, masks_of
 
@@ -193,8 +193,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.
 
 
 def _spec(one: Candidate, weight: nn.Parameter) -> LayerSpec:
-    shape = torch.Size(getattr(one.module, "dense_shape", weight.shape))  # a packed weight is a list of values
-    layout = one.layout
+    shape, layout = dense_shape(one.module, weight), one.layout
     return LayerSpec(one.name, shape, layout.groups, layout.transposed, layout.matrix, layout.stack)
 
 

@@ -9,13 +9,14 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from rewire.model.kinds import is_conv_or_linear
-from rewire.model.state_names import MASK, mask_name, masks_in, masks_of
+from rewire.model.state_names import mask_name, masks_in, masks_of
 from rewire.shrinking.cut import cut, groups_left
 from rewire.shrinking.graph import ShrinkError, TraceError
 from rewire.shrinking.plan import Plan, plan
 from rewire.shrinking.report import Shrinkage, report
 from rewire.shrinking.verify import TOLERANCE, difference, in_float64, own_difference, refuse_without_float64
 from rewire.stores.convert import to_masked, to_packed
+from rewire.stores.copies import unlinked
 
 Topology = Mapping[str, Tensor] | Literal["nonzero"] | None
 
@@ -62,7 +63,7 @@ def shrink_with_report(
         raise ValueError("masks=False returns a plain model, packed=True one with its topology: choose one of them")
     model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
-    exact = copy.deepcopy(model).cpu().double().eval()
+    exact = unlinked(copy.deepcopy(model)).cpu().double().eval()
     _set_masks(exact, topology)
     failure: Exception | None = None
     for keep_reshapes in (False, True):  # the second attempt removes nothing across a reshape
@@ -123,11 +124,12 @@ def _set_masks(model: nn.Module, topology: Topology) -> None:
     """Register the masks of ``topology``, and refuse a weight with values outside of its mask: they would be lost."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for layer, mask in _masks_by_layer(model, topology).items():
-        name = f"{layer}.weight" if layer else "weight"
+        name = layer if layer in parameters else f"{layer}.weight" if layer else "weight"
         if name not in parameters or parameters[name].shape != mask.shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {shape}")
-        model.get_submodule(layer).register_buffer(MASK, mask.cpu().bool())
+        path, _, parameter = name.rpartition(".")
+        model.get_submodule(path).register_buffer(mask_name(parameter), mask.cpu().bool())
     for name, mask in topology_masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask.bool()).any()):
             raise ShrinkError(

@@ -14,6 +14,7 @@ from rewire.model.state_names import MASK, masks_of
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import Packed, pack_module, unpack_module
 from rewire.nn.replace import restore_torch_module, use_hwcn_module
+from rewire.stores.copies import unlink, unlinked
 from rewire.stores.masked import release
 
 
@@ -40,14 +41,14 @@ def to_masked(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if not any(isinstance(module, Packed) for module in model.modules()):
         return model
-    masked = copied(model)
+    masked = unlinked(copied(model))
     unpack(masked)
     return masked
 
 
 def to_packed(model: nn.Module) -> nn.Module:
     """A copy whose masked layers hold their values and positions alone, where a kernel covers them."""
-    packed = copied(unwrap(model))
+    packed = unlinked(copied(unwrap(model)))
     pack_masked(packed)
     return packed
 
@@ -79,6 +80,7 @@ def unpack(model: nn.Module) -> None:
                     "layers now: use the model that it was made from"
                 )
             mask = mask_in(module, "weight")
+            unlink(module)
             unpack_module(module)
             module.register_buffer(MASK, mask)
         else:

@@ -16,6 +16,7 @@ from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import Found
+from rewire.stores.copies import add_link
 from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
@@ -47,9 +48,12 @@ class MaskedLayer:
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[Version, int] = ((0, -1), 0)
-        self._enforced: Version | None = None  # the mask for which weight and optimizer state are zero where it is off
+        self._enforced: Version | None = None  # the mask for which weight and optimizer state were last made to agree
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
+        self._own_write: Version | None = None  # the weight after the last write of the store or the optimizer
+        self.link = add_link(self.module, self.parameter, self.name)
+        self.link.on_load = self._loaded
 
     # Shards: what of the whole weight is in this process.
 
@@ -183,7 +187,8 @@ class MaskedLayer:
         if grad is None:
             return
         if is_expanded(grad):
-            grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
+            grad = grad.clone(memory_format=torch.contiguous_format)
+            self.parameter.grad = shard_like(grad, self.parameter)
         if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
             return
         # Never by multiplying: NaN times zero is NaN.
@@ -198,6 +203,31 @@ class MaskedLayer:
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
         torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
+
+    def remember_weight(self) -> None:
+        """The store or the optimizer has just written to the weight, as it may."""
+        self._own_write = _version(local(self.parameter))
+
+    def undo_outside_writes(self) -> None:
+        """Zero the weight at inactive positions if anyone else wrote to it; writes through ``.data`` are not seen."""
+        if self._own_write != _version(local(self.parameter)):
+            self.zero_inactive_weights()
+            self.remember_weight()
+
+    def zero_inactive_rows(self, first: int, room: int) -> tuple[int, int]:
+        """Zero the weight at the inactive positions of some rows from ``first`` on: about ``room`` weights.
+
+        Returns the row to go on with, 0 after the last one, and the room that is left.
+        """
+        weight, mask, bits = self.weight, self.local_mask, self._bit_mask
+        row = max(self.shape[1:].numel(), 1)
+        last = min(first + max(room // row, 1), len(weight))
+        part = weight[first:last]
+        if bits is not None and bits.element_size() == weight.element_size() and self._enforced == _version(mask):
+            part.view(bits.dtype).bitwise_and_(bits[first:last])
+        else:
+            torch.where(mask[first:last], part, _zero(part), out=part)
+        return (0 if last >= len(weight) else last), room - (last - first) * row
 
     def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
@@ -225,6 +255,12 @@ class MaskedLayer:
         """Something was loaded: enforce the topology again before the next step."""
         self._enforced = None
 
+    @torch.no_grad()
+    def _loaded(self) -> None:
+        """Values of a dense checkpoint where no weight exists are zeroed at once: the model may be evaluated now."""
+        self.invalidate()
+        self.zero_inactive_weights()
+
     @property
     def is_invalid(self) -> bool:
         """Whether something was loaded since the topology was last enforced."""
@@ -233,10 +269,12 @@ class MaskedLayer:
     def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
         """Move weight, mask, gradient and optimizer state to the new topology. ``group``: the parameter's options."""
         drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
+        self.link.edit_copies(Edit(drop, grow, edit.value))
         put(self.local_mask, drop, False)
         put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
+        self.remember_weight()
         self._mask_changed()
         for state, newborn in optimizers.start_values(self.parameter, group):
             put(local(state), drop, 0.0)

@@ -20,10 +20,10 @@ from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
 from rewire.model.select import Found
-from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
+from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -91,10 +91,8 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep:
-                layer.module.backward_record = None
-            elif layer.module.backward_record is None:
-                layer.module.backward_record = BackwardRecord()
+            if not keep or layer.module.backward_record is None:
+                layer.record(keep)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -129,12 +127,14 @@ class PackedStore:
         """Drop what was recorded for the ranking."""
         refuse_shared_state(self.optimizers, [layer.parameter for layer in self._packed.values()])
         for layer in self._packed.values():
-            layer.module.backward_record = BackwardRecord() if self._keep else None
+            layer.record(self._keep)
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move every layer to its new topology."""
+        for layer in self._packed.values():
+            layer.link.refuse_strayed_averages()
         groups = self.optimizers.groups()
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
@@ -153,8 +153,10 @@ class PackedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self._packed.values():
+            layer.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             self.optimizers.map_state(layer.parameter, spread)
+            unlink(layer.module)
             unpack_module(layer.module)
         for module in self._hwcn_modules:
             restore_torch_module(module)

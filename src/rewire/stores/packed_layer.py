@@ -4,15 +4,20 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
+from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.model.select import Found
-from rewire.nn.packed import pack_module, resize
+from rewire.nn.backward_record import BackwardRecord
+from rewire.nn.packed import pack_module
+from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.rearrange import Rearrangement
+from rewire.stores.sparse_weight import set_values
 
 
 class PackedLayer:
@@ -23,9 +28,12 @@ class PackedLayer:
         self.name, self.shape = found.spec.name, found.spec.shape
         self.module = pack_module(found.module, active, values, found.spec.name)
         self.parameter = found.parameter
+        self.link = add_link(self.module, self.parameter, self.name)
         self.span = range(found.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
+        self._before_accumulation: RemovableHandle | None = None
+        self._was_cleared = True  # whether the gradient was zero or nothing before the last accumulation
         self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated
 
     @property
@@ -98,9 +106,23 @@ class PackedLayer:
         """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
         state[rows] = values.to(state) if isinstance(values, Tensor) else values
 
+    def record(self, wanted: bool) -> None:
+        """Start a new record of inputs and output gradients for a step that ranks gradients, or stop recording."""
+        self.module.backward_record = BackwardRecord() if wanted else None
+        if wanted and self._before_accumulation is None:
+            self._before_accumulation = self.parameter.register_hook(self._note_cleared_gradient)
+        elif not wanted and self._before_accumulation is not None:
+            self._before_accumulation.remove()
+            self._before_accumulation = None
+
+    def _note_cleared_gradient(self, _grad: Tensor) -> None:
+        """Before accumulation: ``zero_grad`` may have been called since the last one, without a step between."""
+        self._was_cleared = self.has_no_gradient()
+
     def accumulated(self) -> None:
-        """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
+        """After accumulation: take what it is made of and its norm, if the coming step ranks gradients."""
         if self.module.backward_record is not None and self.parameter.grad is not None:
+            self.module.backward_record.accumulated(self._was_cleared)
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -124,33 +146,14 @@ class PackedLayer:
     def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
         """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
         before = self.active()
-        survives = torch.ones(len(before), dtype=torch.bool)
-        survives[torch.searchsorted(before, edit.drop)] = False
-        survivors = where_true(survives)  # indices into the old values
-        grown, order = edit.grow.sort()
-        # Both lists are sorted: a grown weight goes behind the survivors and the grown weights of lower position.
-        grown_slots = torch.searchsorted(before[survivors], grown) + torch.arange(len(grown))
-        is_survivor = torch.ones(len(survivors) + len(grown), dtype=torch.bool)
-        is_survivor[grown_slots] = False
-        survivor_slots = where_true(is_survivor)  # indices into the new values
-
-        def move(old: Tensor, at_grown: Tensor | None = None) -> Tensor:
-            new = old.new_zeros(len(is_survivor))
-            new[survivor_slots] = old[survivors]
-            if at_grown is not None:
-                new[grown_slots] = at_grown.to(old)[order]
-            return new
-
+        move = Rearrangement(before, edit)
+        self.link.edit_copies(edit)
         grad = self.parameter.grad
         newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
         optimizers.map_state(self.parameter, move)
-        values = move(self.parameter.detach(), edit.value)
-        if len(values) == len(before):
-            self.parameter.copy_(values)
-        else:
-            resize(self.parameter, values)
+        set_values(self.parameter, move(self.parameter.detach(), edit.value))
         for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
-            state[grown_slots] = value
+            state[move.grown_slots] = value
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

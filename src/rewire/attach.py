@@ -19,6 +19,7 @@ from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
+from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
@@ -68,8 +69,9 @@ def sparsify(
     _refuse_wrong_state(weights, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights})
     peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
-    context = Context(seed=seed, model=model, weights=_Weights(weights))
-    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    parameters = [one.parameter for one in weights]
+    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
@@ -84,6 +86,14 @@ def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], finge
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers
+
+
+def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
+    """Where the weights of each layer are at first."""
+    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
+        peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
+    return active
 
 
 class _Weights(Sequence[Tensor]):

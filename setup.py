@@ -29,7 +29,7 @@ class BuildKernels(build_ext):
             _builder().build(folder)
         except (FileNotFoundError, subprocess.CalledProcessError) as error:
             warnings.warn(
-                f"the native sparse kernels were not built, so slow plain-torch ones will be used: {error}", stacklevel=1
+                f"the native sparse kernels were not built, slow plain-torch ones will run: {error}", stacklevel=1
             )
 
     def copy_extensions_to_source(self) -> None:

@@ -44,7 +44,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "rewire.select": ("rewire.model.select",),
     "rewire.stores.flat": ("rewire.core.dense_ops",),
     "rewire.stores.modules": ("rewire.nn.packed", "rewire.nn.coverage", "rewire.model.state_names"),
-    "rewire.stores.optimizer": ("rewire.stores.optimizer_state",),
     "rewire.stores.store": ("rewire.stores.protocol",),
     "rewire.stores.twins": ("rewire.nn.hwcn", "rewire.nn.fusion", "rewire.nn.replace"),
     "rewire.topology": ("rewire.core.topology", "rewire.parts.apportion"),

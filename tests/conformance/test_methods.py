@@ -5,7 +5,7 @@ import torch
 from tests.networks import OPTIMIZERS, cnn, train
 
 import rewire
-from rewire.stores.optimizer_state import state_tensors
+from rewire.stores.optimizer.state import state_tensors
 
 SHAPE = (3, 6, 6)
 

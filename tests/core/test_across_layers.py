@@ -1,4 +1,4 @@
-"""``means`` on layers of both stores, and split over ranks: it must not depend on who holds what."""
+"""``mean_magnitudes`` on layers of both stores, and split over ranks: it must not depend on who holds what."""
 
 import pytest
 import torch

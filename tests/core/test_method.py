@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from rewire import Method
 from rewire.core import Signal
 from rewire.core.layer import Context
 from rewire.core.method import budget, capture
-from rewire.parts import Constant, Cubic, GlobalTop, Periodic, Strongest
+from rewire.parts import Constant, Cubic, GlobalTop, Periodic, Stepwise, Strongest
 
 NAMES = ["set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"]
 
@@ -151,11 +151,78 @@ def test_fields_must_be_parts():
         replace(rewire.ggr(density=0.1, every=1, until=10), density=len)
 
 
-def test_density_may_not_rise_and_dsr_cannot_follow_a_falling_one():
-    with pytest.raises(ValueError, match="may fall but not rise"):
-        replace(rewire.gmp(density=0.1, every=1, until=10), density=Cubic(0.1, 0.5, begin=0, until=10))
+def test_a_rising_density_grows_what_is_missing_and_moves_a_share():
+    layers = [
+        ListLayer([0.5, 0.1, _, _, _, _], grad=[0, 0, 9, 1, 2, 8]),
+        ListLayer([0.9, 0.2, _, _, _, _], grad=[0, 0, 3, 7, 6, 4]),
+    ]
+    rising = Stepwise((1 / 3, 0.75), at=(1,))
+    method = replace(rewire.rigl(density=0.5, every=1, until=10), density=rising)
+    # 4 of 12 are alive and 9 allowed. Nothing goes and 5 come, divided by room, which is 4 and 4: so 3 and 2.
+    still = replace(method, schedule=Periodic(1, None, Constant(0.0)))
+    assert shown(rewire.core.plan_rewiring(still, layers, Context(step=1))) == [([], [2, 4, 5]), ([], [3, 4])]
+    # A half of 4 goes, one of each layer, and 7 come, in proportion to what was lost: 4 and 3.
+    moving = replace(method, schedule=Periodic(1, None, Constant(0.5)))
+    edits = [([1], [2, 3, 4, 5]), ([1], [3, 4, 5])]
+    assert shown(rewire.core.plan_rewiring(moving, layers, Context(step=1))) == edits
+    # By the gradients of the whole network, 9 8 7 6 4: two for the first layer, three for the second.
+    ranked = replace(still, allocate=GlobalTop())
+    edits = [([], [2, 5]), ([], [3, 4, 5])]
+    assert shown(rewire.core.plan_rewiring(ranked, layers, Context(step=1))) == edits
+    for one in (still, moving, ranked):
+        captured = capture(one, layers, Context(step=1))
+        now = rewire.core.plan_rewiring(one, layers, Context(step=1))
+        assert shown(rewire.core.plan_rewiring(one, captured, Context(step=1))) == shown(now)
+
+
+def test_a_rising_density_goes_as_far_as_frozen_layers_allow():
+    layers = [ListLayer([0.5, _, _, _], frozen=True), ListLayer([0.9, _, _, _])]
+    method = replace(rewire.set_(density=0.5, every=1, until=1), density=Stepwise((0.25, 1.0), at=(1,)))
+    (first, second) = shown(rewire.core.plan_rewiring(method, layers, Context(step=1)))
+    assert first == ([], [])
+    assert second[1] == [1, 2, 3]
+
+
+@settings(max_examples=60)
+@given(cases(), st.sampled_from(NAMES), st.floats(0.1, 1.0), st.sampled_from([0.0, 0.3]), st.booleans())
+def test_budgets_are_exact_when_the_density_rises_and_falls(case, name, later, fraction, regrow):
+    layers, density = case
+    method = make(name, density, regrow_dropped=regrow, schedule=Periodic(1, None, Constant(fraction)))
+    total = sum(layer.shape.numel() for layer in layers)
+    target = max(round(later * total), len(layers))
+    if target < sum(layer.nnz for layer in layers) and not method.drop.exact:
+        return
+    method = replace(method, density=Stepwise((density, target / total), at=(1,)))
+    edits = rewire.core.plan_rewiring(method, layers, Context(step=1, memory={}))
+    assert sum(layer.nnz - len(e.drop) + len(e.grow) for layer, e in zip(layers, edits, strict=True)) == target
+    captured = capture(method, layers, Context(step=1))
+    assert shown(rewire.core.plan_rewiring(method, captured, Context(step=1, memory={}))) == shown(edits)
+
+
+def test_dsr_cannot_follow_a_falling_density():
     with pytest.raises(ValueError, match="a falling density needs a drop"):
         replace(rewire.dsr(density=0.1, every=1, until=10), density=Cubic(0.5, 0.1, begin=0, until=10))
+    dip = Stepwise((0.5, 0.1, 0.7), at=(3, 6))
+    with pytest.raises(ValueError, match="a falling density needs a drop"):
+        replace(rewire.dsr(density=0.1, every=1, until=10), density=dip)
+
+    @dataclass(frozen=True)
+    class Secretly:  # a curve from outside whose ends do not show that it falls
+        def __call__(self, step):
+            return 0.25 if step == 1 else 0.75
+
+        def ends(self):
+            return 0.75, 0.75
+
+    layers = [ListLayer([0.5, 0.1, 0.7, _]), ListLayer([0.9, 0.2, 0.3, _])]
+    method = replace(rewire.dsr(density=0.1, every=1, until=10), density=Secretly())
+    with pytest.raises(ValueError, match=r"falls to 2 weights, but drop=BelowThreshold\(.*\) leaves 6"):
+        rewire.core.plan_rewiring(method, layers, Context(step=1))
+
+
+def test_densities_out_of_range_between_the_ends():
+    with pytest.raises(ValueError, match=r"density must be a number in \(0, 1\].* not 1.5"):
+        replace(rewire.rigl(density=0.1, every=1, until=10), density=Stepwise((0.5, 1.5, 0.1), at=(3, 6)))
 
 
 def test_rewire_is_a_method_of_parts_only():

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 import rewire
 from rewire.analysis.density import densities
 from rewire.analysis.scale import memory_fsdp, rewiring_ddp, rewiring_fsdp
-from rewire.stores.optimizer_state import state_tensors
+from rewire.stores.optimizer.state import state_tensors
 
 
 def sharded(model, layer_by_layer=False, **options):

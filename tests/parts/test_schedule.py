@@ -1,7 +1,7 @@
 import pytest
 
 from rewire import ggr, gmp
-from rewire.parts import Constant, Cosine, Cubic, Linear, Never, Periodic
+from rewire.parts import Alternating, Constant, Cosine, Cubic, Linear, Never, Periodic, Sigmoid, Stepwise
 
 
 def test_the_papers_schedule():
@@ -57,3 +57,39 @@ def test_a_cosine_needs_an_end():
 def test_the_fraction_must_be_a_share(fraction):
     with pytest.raises(ValueError, match="fraction of weights to move"):
         Periodic(every=1, until=10, fraction=Constant(fraction))
+
+
+def test_alternating_phases_against_a_drawn_timeline():
+    def timeline(every, until, steps):
+        curve = Alternating(1.0, 0.1, every=every, until=until)
+        return "".join("#" if curve(step) == 1.0 else "." for step in range(steps))
+
+    assert timeline(3, 15, 20) == "###...###...###....."  # five rewirings: sparse, dense, sparse, dense, sparse
+    assert timeline(3, 12, 17) == "######...###....."  # four: the first would be dense again, so nothing happens
+    assert timeline(4, 4, 7) == "####..."
+    assert Alternating(1.0, 0.1, every=3, until=15).ends() == (1.0, 0.1)
+    with pytest.raises(ValueError, match="until=16 must be a multiple of every=3"):
+        Alternating(1.0, 0.1, every=3, until=16)
+    with pytest.raises(ValueError, match=r"low=0.5 must not exceed high=0.1"):
+        Alternating(0.1, 0.5, every=3, until=15)
+
+
+def test_a_sigmoid_is_symmetric_and_exact_at_its_ends():
+    curve = Sigmoid(0.5, 0.05, begin=10, until=50)
+    assert (curve(0), curve(10), curve(50), curve(99)) == (0.5, 0.5, 0.05, 0.05)
+    assert curve(30) == pytest.approx(0.275)
+    assert curve(20) - 0.275 == pytest.approx(0.275 - curve(40))
+    assert all(curve(step) >= curve(step + 1) for step in range(60))
+    with pytest.raises(ValueError, match="steepness of a sigmoid must be positive, not 0"):
+        Sigmoid(0.5, 0.05, begin=10, until=50, steepness=0)
+
+
+def test_a_stepwise_curve():
+    curve = Stepwise((0.1, 0.3, 0.2), at=(5, 9))
+    assert [curve(step) for step in (0, 4, 5, 8, 9, 100)] == [0.1, 0.1, 0.3, 0.3, 0.2, 0.2]
+    assert (curve.ends(), curve.bounds(), curve.falls) == ((0.1, 0.2), (0.1, 0.3), True)
+    assert not Stepwise((0.1, 0.3), at=(5,)).falls
+    with pytest.raises(ValueError, match="2 steps divide 3 values, not 2"):
+        Stepwise((0.1, 0.2), at=(1, 2))
+    with pytest.raises(ValueError, match=r"must be in order, not \(3, 1\)"):
+        Stepwise((0.1, 0.2, 0.3), at=(3, 1))

@@ -33,22 +33,30 @@ def largest_inactive(
         if sum(map(len, tops.values())) >= k:
             visited = sorted(tops)  # in the order of the layers, so that ties fall as they would in one sort
             largest = merge([tops[j] for j in visited], k, [scales[j] for j in visited])
-            floor = min(float(t.values.min()) / scales[j] for j, t in zip(visited, largest, strict=True) if len(t))
+            minima = [float(t.values.min()) / scales[j] for j, t in zip(visited, largest, strict=True) if len(t)]
+            floor = min(minima, default=0.0)  # there are none if k is 0
             tops = dict(zip(visited, largest, strict=True))
     return ranks.merge([tops[i] for i in range(len(layers))], k, scales)
 
 
 def mean_magnitudes(layers: Sequence[Layer], signal: AnySignal, ranks: Ranks) -> list[float]:
-    """The mean ``|signal|`` of the active weights of each layer, over all ranks.
+    """The mean ``|signal|`` of the active weights of each layer, over all ranks."""
+    return exact_means([layer.read(signal).abs() for layer in layers], [layer.nnz for layer in layers], ranks)
+
+
+def exact_means(magnitudes: Sequence[Tensor], counts: Sequence[int], ranks: Ranks) -> list[float]:
+    """The sum of each list of non-negative values over all ranks, divided by its count.
 
     Values are rounded to multiples of a power of two that is as small as 63 bits allow, and summed as integers: the
     result does not depend on the order of the sum or on how the layer is sharded.
+
+    >>> exact_means([torch.tensor([1.0, 2.0, 6.0])], [3], ALONE)
+    [3.0]
     """
-    magnitudes = [layer.read(signal).abs() for layer in layers]
     maxima = [float(one.max()) if len(one) else 0.0 for one in magnitudes]
     exponents = [math.frexp(maximum)[1] if maximum else EXPONENT_OF_ZERO for maximum in maxima]
     shared_exponents = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
-    shifts = [62 - layer.nnz.bit_length() - exponent for layer, exponent in zip(layers, shared_exponents, strict=True)]
+    shifts = [62 - count.bit_length() - exponent for count, exponent in zip(counts, shared_exponents, strict=True)]
     sums = total(
         ranks,
         (
@@ -56,7 +64,7 @@ def mean_magnitudes(layers: Sequence[Layer], signal: AnySignal, ranks: Ranks) ->
             for values, shift, maximum in zip(magnitudes, shifts, maxima, strict=True)
         ),
     )
-    return [math.ldexp(s / max(layer.nnz, 1), -shift) for s, layer, shift in zip(sums, layers, shifts, strict=True)]
+    return [math.ldexp(s / max(count, 1), -shift) for s, count, shift in zip(sums, counts, shifts, strict=True)]
 
 
 def _integer_sum(values: Tensor, shift: int) -> int:

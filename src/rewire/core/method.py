@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, no_edit, numel
-from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Schedule, Start
+from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Samples, Schedule, Start
 from rewire.core.ranks import Ranks, total
 from rewire.core.score import AnySignal, basic_signals, momentum_decay
 from rewire.core.topology import Edit
@@ -57,13 +57,11 @@ class Method:
             check_members(role, getattr(self, role))
         if not isinstance(self.density, Curve):
             raise TypeError(f"density must be a curve such as Constant(0.1), not {self.density!r}")
-        ends = self.density.ends()
-        for end in ends:
-            if not isinstance(end, (int, float)) or not 0 < end <= 1:
-                raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {end!r}")
-        if ends[1] > ends[0]:
-            raise ValueError(f"density may fall but not rise, and {self.density!r} rises")
-        if ends[1] < ends[0] and not self.drop.exact:
+        for value in density_bounds(self.density):
+            if not isinstance(value, (int, float)) or not 0 < value <= 1:
+                raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {value!r}")
+        first, last = self.density.ends()
+        if getattr(self.density, "falls", last < first) and not self.drop.exact:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
         momentum_decay(self._declared)  # raises if the parts ask for different ones
 
@@ -101,6 +99,12 @@ class Method:
         return sorted((one for one in declared if Signal.GRAD in basic_signals([one])), key=repr)
 
 
+def density_bounds(curve: Curve) -> tuple[float, float]:
+    """The two extreme values of a density: those at its ends, unless the curve has ``bounds()``."""
+    extremes: tuple[float, float] = curve.bounds() if hasattr(curve, "bounds") else curve.ends()
+    return extremes
+
+
 def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
     """How many weights the network has at a step."""
     return round(method.density(step) * sum(numel(layer) for layer in layers))
@@ -120,16 +124,37 @@ def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list
     n = _drop_count(method, layers, ctx)
     if n is None:
         return None
-    if n == 0:
+    target = budget(method, layers, ctx.step)
+    if n == 0 and target <= sum(layer.nnz for layer in layers):
         return [no_edit(layer) for layer in layers]
-    readable = [PartView(layer, method.drop, inactive=False) for layer in layers]
-    dropped = method.drop(readable, n, ctx)
-    lost = check_drop(method.drop, dropped, readable, n, ctx.ranks)
+    dropped, lost = _plan_drop(method, layers, n, ctx)
     after = _edited(layers, dropped, lost, method.regrow_dropped)
-    missing = max(budget(method, layers, ctx.step) - sum(layer.nnz for layer in after), 0)
+    missing = _missing(method, after, target)
     if missing > sum(layer.room for layer in after):  # almost dense: there is no other place than where they were
         after = _edited(layers, dropped, lost, regrow=True)
+    if any(layer.frozen for layer in after):  # the others may have less room than a rising density asks for
+        missing = min(missing, sum(layer.room for layer in after))
     return _plan_growth(method, layers, after, missing, ctx)
+
+
+def _plan_drop(method: Method, layers: Sequence[Layer], n: int, ctx: Context) -> tuple[list[Tensor], list[int]]:
+    """The positions to drop in each layer, and how many they are over all ranks."""
+    if n == 0:
+        return [layer.active()[:0] for layer in layers], [0] * len(layers)
+    readable = [PartView(layer, method.drop, inactive=False) for layer in layers]
+    dropped = method.drop(readable, n, ctx)
+    return dropped, check_drop(method.drop, dropped, readable, n, ctx.ranks)
+
+
+def _missing(method: Method, after: Sequence[Edited], target: int) -> int:
+    """How many weights to grow after the drop."""
+    nnz = sum(layer.nnz for layer in after)
+    if nnz > target and not method.drop.exact:
+        raise ValueError(
+            f"the density {method.density!r} falls to {target} weights, but drop={method.drop!r} leaves {nnz}: it does "
+            "not drop a given number of weights"
+        )
+    return max(target - nnz, 0)
 
 
 def _plan_growth(method: Method, layers: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[Edit]:
@@ -160,21 +185,49 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
     """
     views = [Captured(layer, method.signals) for layer in layers]
     n = _drop_count(method, views, ctx)
-    if not n or not method.captured_signals:
+    if n is None or not method.captured_signals:
         return views
-    lost = check_counts(f"`most` of drop={method.drop!r}", method.drop.most(views, n), views)
-    room = [numel(v) - v.nnz + (k if method.regrow_dropped else 0) for v, k in zip(views, lost, strict=True)]
-    limits = check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), views)
+    rise = max(budget(method, views, ctx.step) - sum(view.nnz for view in views), 0)
+    if n == rise == 0:
+        return views
+    lost, limits = _limits(method, views, n, rise)
     readable = [PartView(view, method.allocate) for view in views]
+    samples = _sample(method, views, ctx)
     for signal in method.captured_signals:
+        if samples is not None and signal in method.grow.signals:
+            for view, positions in zip(views, samples, strict=True):
+                view.store_sample(signal, positions)
+            if signal not in method.allocate.signals:
+                continue
         tops = None
         if isinstance(method.allocate, RanksTheNetwork) and signal in method.allocate.signals:
-            tops = method.allocate.candidates(readable, sum(lost), ctx)
+            tops = method.allocate.candidates(readable, sum(lost) + rise, ctx)
         if tops is None:
             tops = [view.top_inactive(signal, k) for view, k in zip(views, limits, strict=True)]
         for view, top, limit in zip(views, tops, limits, strict=True):
             view.store_top(signal, top, limit)
     return views
+
+
+def _sample(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Tensor] | None:
+    """The positions of each layer among which the growth chooses, if it does not choose among all."""
+    if not isinstance(method.grow, Samples):
+        return None
+    return [method.grow.sample(layer, index, ctx) for index, layer in enumerate(layers)]
+
+
+def _limits(method: Method, layers: Sequence[Layer], n: int, rise: int) -> tuple[list[int], list[int]]:
+    """The largest numbers of weights that each layer may lose and get, known before the optimizer's step.
+
+    ``rise``: by how many weights a rising density enlarges the network; they may all go to one layer.
+    """
+    lost = (
+        check_counts(f"`most` of drop={method.drop!r}", method.drop.most(layers, n), layers) if n else [0] * len(layers)
+    )
+    if rise:
+        return lost, [sum(lost) + rise] * len(layers)
+    room = [numel(one) - one.nnz + (k if method.regrow_dropped else 0) for one, k in zip(layers, lost, strict=True)]
+    return lost, check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), layers)
 
 
 def _drop_count(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:

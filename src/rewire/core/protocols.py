@@ -16,12 +16,16 @@ from rewire.core.views import Edited
 
 @runtime_checkable
 class Curve(Protocol):
-    """A number that depends on the step."""
+    """A number that depends on the step.
+
+    A density whose values do not all lie between its ends has a method ``bounds()``: the lowest and the highest value.
+    One that may fall although it does not end lower than it begins has an attribute ``falls = True``.
+    """
 
     def __call__(self, step: int) -> float: ...
 
     def ends(self) -> tuple[float, float]:
-        """The first and the last value; all others lie between them."""
+        """The first and the last value; all others lie between them, unless there is a method ``bounds``."""
 
 
 @runtime_checkable
@@ -80,6 +84,14 @@ class RanksTheNetwork(Protocol):
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
         """The ``n`` largest inactive gradients, as one list per layer; ``None`` if it does not rank gradients."""
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A ``Grow`` that chooses among some inactive positions only: the signals there are captured before a step."""
+
+    def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
+        """Sorted inactive positions of a layer, before the drop; the same whenever it is called at one step."""
 
 
 class Grow(Protocol):

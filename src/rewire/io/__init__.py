@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rewire.io.csr_file import save_csr as save_csr
     from rewire.io.csr_file import to_csr as to_csr
     from rewire.io.dense_file import save_dense as save_dense
+    from rewire.io.metadata import read_metadata as read_metadata
     from rewire.io.onnx_file import save_onnx as save_onnx
     from rewire.io.sparse_file import load_sparse as load_sparse
     from rewire.io.sparse_file import save_sparse as save_sparse
@@ -21,6 +22,7 @@ _MODULE_OF = {
     "save_csr": "csr_file",
     "to_csr": "csr_file",
     "save_dense": "dense_file",
+    "read_metadata": "metadata",
     "save_onnx": "onnx_file",
     "load_sparse": "sparse_file",
     "save_sparse": "sparse_file",

@@ -1,5 +1,6 @@
 """CSR files: one compressed-sparse-row matrix per sparse layer in a NumPy archive, for NumPy, SciPy and torch."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from rewire.io.compare import compare_networks, compare_tensors
-from rewire.io.csr import csr_arrays, csr_tensor, masks_in
+from rewire.io.csr import csr_arrays, csr_tensor
 from rewire.io.files import first_line, write_checked
+from rewire.model.state_names import masks_in
 from rewire.stores.convert import to_masked
+
+METADATA = "metadata/"  # how the names of texts begin
 
 
 def to_csr(model: nn.Module) -> dict[str, Tensor]:
-    """Each sparse weight as a ``torch.sparse_csr`` matrix with one row per output.
+    """Each sparse weight as a ``torch.sparse_csr`` matrix with one row for each index of its first dimension.
 
+    Those are the outputs of Linear and Conv layers; GPT-2's ``Conv1D`` and transposed convolutions have inputs first.
     Entries are the weights that exist by topology, so an active weight whose value is zero is stored.
     """
     state = to_masked(model).state_dict()
@@ -26,15 +31,18 @@ def to_csr(model: nn.Module) -> dict[str, Tensor]:
     return matrices
 
 
-def save_csr(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
+def save_csr(
+    model: nn.Module, path: str | Path, example: Tensor | None = None, *, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write ``NAME/data``, ``NAME/indices``, ``NAME/indptr`` and ``NAME/shape`` for each sparse layer ``NAME``.
 
-    With an ``example``, the network that was read back must also compute the same outputs for it.
+    With an ``example``, the network that was read back must also compute the same outputs for it. ``metadata`` is kept
+    as text under ``metadata/KEY`` (``rewire.io.read_metadata`` reads it).
     """
     matrices = to_csr(model)
     if not matrices:
         raise ValueError("the model has no masked weight: there is nothing to write as CSR. Use --to dense")
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Any] = {f"{METADATA}{key}": np.array(text) for key, text in (metadata or {}).items()}
     for name, matrix in matrices.items():
         values = matrix.values()
         arrays[f"{name}/data"] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()

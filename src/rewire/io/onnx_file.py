@@ -2,9 +2,10 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,19 @@ from rewire.stores.convert import to_dense
 TOLERANCE = 1e-4  # relative, between what two runtimes compute in float32
 
 
-def save_onnx(model: nn.Module, path: str | Path, example: Tensor, tolerance: float = TOLERANCE) -> None:
-    """Write the network for any batch size; ONNX Runtime must agree with torch on the example and on random inputs."""
+def save_onnx(
+    model: nn.Module,
+    path: str | Path,
+    example: Tensor,
+    tolerance: float = TOLERANCE,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write the network for any batch size; ONNX Runtime must agree with torch on the example and on random inputs.
+
+    The first dimension of input and output is called ``batch``. ``metadata`` is kept in the file
+    (``rewire.io.read_metadata`` reads it).
+    """
     need("onnx", "onnx", "onnxscript", "onnxruntime")
     import onnxruntime  # imported here: only this export needs it
 
@@ -31,6 +43,8 @@ def save_onnx(model: nn.Module, path: str | Path, example: Tensor, tolerance: fl
         program = torch.export.export(model, (traced,), dynamic_shapes=({0: batch},), strict=False)
         exported = torch.onnx.export(program, (traced,), dynamo=True, verbose=False, optimize=True)
     assert exported is not None
+    _name_batch(exported.model.graph)
+    exported.model.metadata_props.update(metadata or {})
 
     def check(file: Path) -> None:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
@@ -42,6 +56,16 @@ def save_onnx(model: nn.Module, path: str | Path, example: Tensor, tolerance: fl
             compare_outputs(expected, torch.from_numpy(output), tolerance, "ONNX Runtime")
 
     write_checked(path, lambda file: exported.save(str(file)), check)
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the dynamic dimension ``batch``: the exporter makes up a name such as ``s77``."""
+    symbol = graph.inputs[0].shape[0]
+    produced = (value for node in graph for value in node.outputs)
+    for value in (*graph.inputs, *produced):
+        for i, size in enumerate(value.shape or ()):
+            if size == symbol:
+                value.shape[i] = "batch"
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from rewire.rewirer.rewirer import Rewirer
+from rewire.stores.optimizer.optimizers import Given
 
 RUN = "run.json"
 
@@ -40,7 +41,7 @@ def save(
     step: int,
     *,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Given,
     rewirer: Rewirer,
     extra: dict[str, Any] | None = None,
     keep: int = 2,
@@ -69,9 +70,7 @@ def save(
     return final
 
 
-def load_latest(
-    folder: str | Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
-) -> Loaded | None:
+def load_latest(folder: str | Path, *, model: nn.Module, optimizer: Given, rewirer: Rewirer) -> Loaded | None:
     """Load the newest checkpoint that is whole, or return ``None`` if there is none yet. All ranks call it."""
     checkpoints = _broadcast(complete(Path(folder)))
     for path in checkpoints:
@@ -89,9 +88,7 @@ def complete(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-def _state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _state(model: nn.Module, optimizer: Given, rewirer: Rewirer) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state of a run: tensors, which may be sharded, and plain values that JSON can hold."""
     if not rewirer.store.keeps_shapes:
         raise ValueError(
@@ -121,7 +118,7 @@ def _write(path: Path, tensors: dict[str, Any], run: str) -> None:
     _write_text(path / f"files-{_rank()}.json", json.dumps({"ranks": _world_size(), "files": files}))
 
 
-def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rewirer: Rewirer) -> Loaded:
+def _load(path: Path, model: nn.Module, optimizer: Given, rewirer: Rewirer) -> Loaded:
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as read
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from rewire.io.compare import compare_networks, compare_tensors, state_on_cpu
-from rewire.io.csr import compress, decompress, masks_in
+from rewire.io.csr import compress, decompress
 from rewire.io.files import (
     CHECKSUM,
     DamagedFileError,
@@ -25,39 +25,44 @@ from rewire.io.files import (
 )
 from rewire.model.resize import resize, sizes
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import mask_name, masks_in, topology_names, without_masks
 from rewire.nn.packed import Packed
 from rewire.stores.convert import pack_masked, to_masked, unpack
 
 FORMAT = "rewire-sparse-2"  # 1 had no checksum
 
 
-def save_sparse(model: nn.Module, path: str | Path, example: Tensor | None = None) -> None:
+def save_sparse(
+    model: nn.Module, path: str | Path, example: Tensor | None = None, *, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write the weights that exist with their positions, and all other tensors; ``load_sparse`` reads the file.
 
-    With an ``example``, the network that was read back must also compute the same outputs for it.
+    With an ``example``, the network that was read back must also compute the same outputs for it. ``metadata`` is kept
+    in the file (``rewire.io.read_metadata`` reads it), such as how inputs are to be normalised.
     """
     masked = to_masked(model)
     state = state_on_cpu(masked)
     tensors, shapes = compress(state)
-    metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "sizes": json.dumps(sizes(masked))}
+    own = {"format": FORMAT, "shapes": json.dumps(shapes), "sizes": json.dumps(sizes(masked))}
 
     def check(file: Path) -> None:
         read = load_sparse(file)
         compare_tensors(state, read)
         compare_networks(masked, read, example)
 
-    write_checked(path, lambda file: write_tensors(file, tensors, metadata), check)
+    write_checked(path, lambda file: write_tensors(file, tensors, {**(metadata or {}), **own}), check)
 
 
-def sparse_dictionary(model: nn.Module, *, compressed: bool) -> dict[str, Any]:
+def sparse_dictionary(
+    model: nn.Module, *, compressed: bool, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What a sparse file holds as a dictionary for ``torch.save``; ``load_sparse`` takes it.
 
     ``compressed=False`` keeps the masked weights dense, beside their masks.
     """
     state = to_masked(model).state_dict()
     tensors, shapes = compress(state) if compressed else (dict(state), {})
-    plain = {"format": FORMAT, "shapes": shapes, "sizes": sizes(model)}
+    plain = {**(metadata or {}), "format": FORMAT, "shapes": shapes, "sizes": sizes(model)}
     return {**plain, "model": tensors, CHECKSUM: checksum(tensors, _metadata(plain))}
 
 
@@ -114,18 +119,23 @@ def _metadata(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], module_sizes: Mapping[str, Any], packed: bool) -> None:
-    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology."""
+    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology.
+
+    In a model that is packed already, layers that are masked stay so.
+    """
     _refuse_other_names(model, state)
+    packed_before = [module for module in model.modules() if isinstance(module, Packed)]
     unpack(model)
     if packed:
         for name, mask in masks_in(state).items():
-            model.get_submodule(name.rpartition(".")[0]).register_buffer(MASK, mask.clone())
+            path, _, parameter = name.rpartition(".")
+            model.get_submodule(path).register_buffer(mask_name(parameter), mask.clone())
     known = model.state_dict()
-    loaded = {name: tensor for name, tensor in state.items() if name in known or not name.endswith(MASK)}
+    loaded = without_masks(state) | {name: tensor for name, tensor in state.items() if name in known}
     resize(model, loaded, module_sizes)
     model.load_state_dict(loaded)
     if packed:
-        pack_masked(model)
+        pack_masked(model, packed_before or None)
 
 
 def _refuse_other_names(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -133,9 +143,8 @@ def _refuse_other_names(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     Topology is left out of the comparison, and the file may have a bias that the model does not have yet.
     """
-    topology = (MASK, POSITIONS)
-    in_model = {name for name in model.state_dict() if not name.endswith(topology)}
-    in_file = {name for name in state if not name.endswith(topology)}
+    tensors = model.state_dict()
+    in_model, in_file = tensors.keys() - topology_names(tensors), state.keys() - topology_names(state)
     absent = {
         f"{path}.{name}"
         for path, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""What distinguishes the runs of a list: settings that all share are said once, the others make the labels."""
+"""What distinguishes the runs of a list: settings that all share make one line, the others make the labels."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -76,14 +76,14 @@ class Run:
         # Imported here, because it imports torch and the command line shows its help without it.
         from rewire.lab.names import identify
 
-        found = []
+        used = []
         for role in ROLES:
             if role == "method" and self.is_dense:
                 continue
             name, code = identify(role, getattr(self, role), self.code_of(role))
             object.__setattr__(self, role, name)
-            found += [code] if code is not None else []
-        object.__setattr__(self, "code", tuple(found))
+            used += [code] if code is not None else []
+        object.__setattr__(self, "code", tuple(used))
         self._check_names()
         self._check_numbers()
         self._refuse_ignored()

@@ -96,7 +96,7 @@ class GlobalTop:
 
     def collectives(self, layers: int) -> Collectives:
         """Gradients are ranked twice: as candidates before the optimizer's step, and after the drop."""
-        rankings = 2 if self.signal is Signal.GRAD else 1
+        rankings = 2 if Signal.GRAD in basic_signals([self.signal]) else 1
         scales = [Gather(layers, times=2 * rankings)] if self.scale == "layer" else []
         return [Select(1, layers, self.signal, times=rankings), Gather(layers), *scales]
 

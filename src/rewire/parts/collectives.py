@@ -19,9 +19,9 @@ class Gather:
 
 @dataclass(frozen=True)
 class Select:
-    """``times`` calls of ``ranks.best`` or ``ranks.merge`` on ``lists`` lists of values of a signal.
+    """``times`` calls of ``ranks.largest`` or ``ranks.merge`` on ``lists`` lists of values of a signal.
 
-    ``contests``: how many independent selections one call makes, ``lists`` for ``best`` and 1 for ``merge``.
+    ``contests``: how many independent selections one call makes, ``lists`` for ``largest`` and 1 for ``merge``.
     """
 
     contests: int

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,109 @@ class Cubic:
     def ends(self) -> tuple[float, float]:
         """The first and the last value."""
         return self.first, self.last
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """From ``first`` to ``last`` slowly, fast in the middle and slowly again: a logistic function, scaled to its ends.
+
+    With progress ``t`` from 0 to 1 and ``s(t) = 1 / (1 + exp(-steepness (t - 1/2)))``, the value is
+    ``last + (first - last) (s(1) - s(t)) / (s(1) - s(0))``.
+
+    >>> [round(Sigmoid(0.5, 0.1, begin=0, until=4)(step), 4) for step in range(5)]
+    [0.5, 0.472, 0.3, 0.128, 0.1]
+    """
+
+    first: float
+    last: float
+    begin: int
+    until: int
+    steepness: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.steepness > 0:
+            raise ValueError(f"the steepness of a sigmoid must be positive, not {self.steepness!r}")
+
+    def __call__(self, step: int) -> float:
+        start, now, end = (self._logistic(t) for t in (0.0, _progress(step, self.begin, self.until), 1.0))
+        return self.last + (self.first - self.last) * (end - now) / (end - start)
+
+    def _logistic(self, t: float) -> float:
+        return 1 / (1 + math.exp(-self.steepness * (t - 0.5)))
+
+    def ends(self) -> tuple[float, float]:
+        """The first and the last value."""
+        return self.first, self.last
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """A constant between steps: ``values[0]`` before step ``at[0]``, then ``values[1]`` until step ``at[1]``, ...
+
+    >>> [Stepwise((0.3, 0.2, 0.1), at=(2, 3))(step) for step in range(5)]
+    [0.3, 0.3, 0.2, 0.1, 0.1]
+    """
+
+    values: tuple[float, ...]
+    at: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.at) + 1:
+            raise ValueError(f"{len(self.at)} steps divide {len(self.at) + 1} values, not {len(self.values)}: {self!r}")
+        if list(self.at) != sorted(self.at):
+            raise ValueError(f"the steps of a stepwise curve must be in order, not {self.at!r}")
+
+    def __call__(self, step: int) -> float:
+        return self.values[sum(step >= at for at in self.at)]
+
+    def ends(self) -> tuple[float, float]:
+        """The first and the last value."""
+        return self.values[0], self.values[-1]
+
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest value."""
+        return min(self.values), max(self.values)
+
+    @property
+    def falls(self) -> bool:
+        """Whether some value is lower than the one before it."""
+        return any(later < earlier for earlier, later in zip(self.values, self.values[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """Alternates between ``high`` and ``low`` every ``every`` steps, and is ``low`` from step ``until`` on (AC/DC).
+
+    It is ``high`` before step ``every``. ``until`` is a multiple of ``every``; the phases are counted back from it, so
+    with an even number of them the first phase is twice as long.
+
+    >>> [Alternating(1.0, 0.1, every=2, until=6)(step) for step in range(8)]
+    [1.0, 1.0, 0.1, 0.1, 1.0, 1.0, 0.1, 0.1]
+    >>> [Alternating(1.0, 0.1, every=2, until=4)(step) for step in range(6)]
+    [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
+    """
+
+    high: float
+    low: float
+    every: int
+    until: int
+    falls: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.until % self.every:
+            raise ValueError(
+                f"until={self.until} must be a multiple of every={self.every}, where the last phase begins"
+            )
+        if self.low > self.high:
+            raise ValueError(f"low={self.low} must not exceed high={self.high}")
+
+    def __call__(self, step: int) -> float:
+        phases_left = self.until // self.every - min(step, self.until) // self.every
+        return self.low if step >= self.every and phases_left % 2 == 0 else self.high
+
+    def ends(self) -> tuple[float, float]:
+        """``high`` and ``low``."""
+        return self.high, self.low
 
 
 def _progress(step: int, begin: int, until: int) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from rewire.core.layer import Context, Signal
 from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
@@ -18,19 +17,22 @@ from rewire.distributed.group import Traffic
 from rewire.distributed.handshake import Fingerprint, Peers, handshake
 from rewire.model.reachability import REMEDY
 from rewire.rewirer.changes import ChangeWatcher
-from rewire.rewirer.closures import wrap_closure
+from rewire.rewirer.check import check
+from rewire.rewirer.optimizer_steps import OptimizerSteps
 from rewire.rewirer.state import (
     FORMAT,
     checksums,
     compare_masks,
     history_from,
     history_state,
-    is_trial_step,
+    newborns_from,
     refuse_other,
 )
 from rewire.rewirer.step_counter import StepCounter
 from rewire.rewirer.table import table
-from rewire.stores.optimizer_state import unwrap_optimizer
+from rewire.stores.averages import register_average
+from rewire.stores.optimizer.newborns import Newborns
+from rewire.stores.optimizer.optimizers import Given, Optimizers, found_inf
 from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
 
 
@@ -62,14 +64,15 @@ class Rewirer:
         self.due: int | None = None  # a rewiring that was scheduled for this step and has not happened yet
         self.removed = False  # whether it was detached, and the model is a plain one again
         self._counter = StepCounter()
+        self._newborns = Newborns()
         self._watcher = ChangeWatcher(model, store.layers, left_out)
         self._captured: list[Captured] | None = None
-        self._is_trial = False  # whether the step under way is not part of the training
+        self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
-        self._hooks: list[RemovableHandle] = []
+        self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
             store.track_momentum(method.momentum_decay)
-        self._register_hooks()
+        self._steps = OptimizerSteps(store, self._before_step, self._after_step)
         self._look_ahead()
 
     # What users ask about.
@@ -90,6 +93,17 @@ class Rewirer:
         return self.nnz / sum(layer.shape.numel() for layer in self.layers)
 
     @property
+    def overall_density(self) -> float:
+        """The share of all parameters of the model that exist: those outside the sparse layers are dense."""
+        total, other = sum(layer.shape.numel() for layer in self.layers), self._other_parameters()
+        return (self.nnz + other) / (total + other)
+
+    def _other_parameters(self) -> int:
+        """How many parameters the model has besides the sparse layers."""
+        sparse = {id(layer.parameter) for layer in self.layers}
+        return sum(parameter.numel() for parameter in self.model.parameters() if id(parameter) not in sparse)
+
+    @property
     def step(self) -> int:
         """How many optimizer steps were completed; a skipped step is not counted."""
         return self._counter.settle()
@@ -108,7 +122,7 @@ class Rewirer:
     def __repr__(self) -> str:
         if self.removed:
             return "Rewirer (removed)"
-        return table(self.store, self.method, self.step, self.left_out)
+        return table(self.store, self.method, self.step, self.left_out, self._other_parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.
@@ -124,6 +138,7 @@ class Rewirer:
             "masks": checksums(self.layers, self.store.ranks),
             "step": self.step,
             "due": self.due,
+            "newborns": [layer.name for layer in self.layers if layer.name in self._newborns.waiting],
             "memory": dict(self.memory),
             "averages": {layer.name: layer.average.clone() for layer in self.layers if layer.average is not None},
             "history": history_state(self.history),
@@ -140,9 +155,10 @@ class Rewirer:
                 copy_into(layer.average, state["averages"][layer.name], layer.span)
         self.seed, self.memory, self.due = state["seed"], dict(state["memory"]), state["due"]
         self.history = history_from(state["history"])
+        self._newborns.waiting = newborns_from(state)
         self.expected, self.check_signal = list(state["masks"]), False
         self._counter.reset(state["step"])
-        self._ranks_agree = False
+        self._ranks_agree, self._budget = False, None
         self.store.recount()
         self._look_ahead()
 
@@ -151,72 +167,86 @@ class Rewirer:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Go on with another optimizer of the same parameters: a trainer may make its own, or one for each training."""
+    def follow(self, optimizer: Given) -> None:
+        """Go on with another optimizer of the same parameters, or with several.
+
+        A trainer may make its own, or one for each training.
+        """
         self._counter.settle()
-        self.store.follow(unwrap_optimizer(optimizer))
-        for hook in self._hooks:
-            hook.remove()
-        self._register_hooks()
+        self.store.follow(Optimizers(optimizer))
+        self._steps.remove()
+        self._steps = OptimizerSteps(self.store, self._before_step, self._after_step)
+
+    def register_average(self, *averages: object) -> None:
+        """Let averages of the model's weights (EMA, SWA, a mean teacher) follow its rewirings.
+
+        An average is a copy of the model made after ``sparsify``, an object that holds one as ``.module``, or a
+        dictionary or list of tensors for its parameters. From now on dropped weights leave the average too, and a grown
+        one begins there with the value that it is born with: both always have the same topology.
+        ``torch.optim.swa_utils.AveragedModel`` is recognised by itself.
+        """
+        for average in averages:
+            register_average(self.model, [layer.link for layer in self.layers], average)
+
+    def check(self) -> None:
+        """Verify topology, weights, gradients, optimizer state and averages; raise an error that lists all faults.
+
+        Waits for the device. If there are several ranks, all of them must call it.
+        """
+        check(self.store, self.peers, self._budget)
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
         if not self.removed:
             self.removed = True
-            for hook in self._hooks:
-                hook.remove()
+            self._steps.remove()
             self.store.remove()
 
     # What happens at an optimizer step.
 
-    def _register_hooks(self) -> None:
-        self._hooks = [
-            self.store.optimizer.register_step_pre_hook(self._before_step),
-            self.store.optimizer.register_step_post_hook(self._after_step),
-        ]
-
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        self._captured, self._is_trial = None, is_trial_step(optimizer, self.layers, self.store.ranks)
-        if self._is_trial:
-            return None
-        self._counter.note_skipped(optimizer)
-        wrapped = wrap_closure(optimizer, args, kwargs, self._after_first_evaluation, self.store.clear_inactive_grads)
-        if wrapped is None:
-            self._gradients_are_ready()
-        return wrapped
-
-    def _after_first_evaluation(self) -> None:
-        self._gradients_are_ready()
-        self.store.keep_inactive_grads = False
-
     @torch.no_grad()
-    def _gradients_are_ready(self) -> None:
-        """Take what the rewiring will need, then leave only the active gradients to the optimizer."""
+    def _before_step(self, optimizer: torch.optim.Optimizer, first: bool) -> None:
+        """Called by the hook of an optimizer whose gradients are complete."""
+        self._counter.note_skipped(optimizer, first)
+        if first:
+            self._captured = None
+            self._before_first(optimizer)
+        else:
+            self.store.clear_inactive_grads()
+            if self._captured is not None and found_inf(optimizer):
+                self._captured = None  # this optimizer skips the step, so the rewiring waits
+        self._newborns.start(self.store.optimizers, optimizer, self.layers, self.store.ranks)
+
+    def _before_first(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take what the rewiring will need, then leave only the active gradients to the optimizers."""
         if not self._ranks_agree:
             self._ranks_agree = True
             self.peers = handshake(self.peers, self.model, self.layers, self._fingerprint())
         self.store.refresh()
         self._check_after_loading()
         self._warn_if_silent()
+        self._skips = False
         if self._is_due(self._counter.at_most + 1):
-            due = self._is_due(self._counter.settle() + 1)
-            if due and self._finite():
+            due, self._skips = self._is_due(self._counter.settle() + 1), found_inf(optimizer)
+            if due and not self._skips and self._finite():
                 self._watcher.look()
                 self._captured = capture(self.method, self.layers, self._context(due))
         self.store.before_step()
+        ranked = self._captured is not None or Signal.MOMENTUM in self.method.ranks
+        self._steps.cycle.remember(optimizer, self.layers, ranked)
 
     @torch.no_grad()
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_trial:
-            return
+    def _after_step(self, last: bool) -> None:
+        """Called by the hook of an optimizer; ``last``: every optimizer has stepped."""
         self.store.after_step(may_wait=self._captured is not None)
-        self._counter.advance()
-        due = self._is_due(self._counter.at_most)
-        captured, self._captured = self._captured, None
-        if due and captured is not None:
-            self._rewire(captured, due)
-        else:
-            self.due = due
+        if last:
+            self._counter.advance()
+            due = self._is_due(self._counter.at_most)
+            captured, self._captured = self._captured, None
+            if due and captured is not None:
+                self._rewire(captured, due)
+            elif not self._skips:
+                self.due = due
         self._look_ahead()
 
     def _rewire(self, captured: list[Captured], due: int) -> None:
@@ -228,10 +258,12 @@ class Rewirer:
         if not any(record.dropped) and not any(record.grown):
             return
         self.store.apply(edits)
+        self._newborns.add(self.layers, record.grown)
         target = budget(self.method, self.layers, due)
         assert self.nnz == target or any(layer.frozen for layer in self.layers), (
             f"{self.nnz} weights instead of {target}"
         )
+        self._budget = self.nnz
         if self.peers.copies:
             names = [layer.name for layer in self.layers]
             self.peers.verify_topology(step, names, checksums(self.layers, self.store.ranks))
@@ -283,4 +315,4 @@ class Rewirer:
     def _check_after_loading(self) -> None:
         if self.expected is not None:
             compare_masks(self.layers, self.expected, self.store.ranks)
-            self.expected = None
+            self.expected, self._budget = None, self.nnz

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from rewire.core.method import Method, Rewiring
 from rewire.core.ranks import Ranks, total
+from rewire.distributed.dtensor import local
+from rewire.stores.optimizer.optimizers import trained_by
 from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
 
 FORMAT = 1
@@ -28,6 +30,13 @@ def history_from(state: dict[str, Any]) -> list[Rewiring]:
         Rewiring(step, fraction, *counts)
         for step, fraction, counts in zip(state["step"], state["fraction"], state["counts"].tolist(), strict=True)
     ]
+
+
+def newborns_from(state: dict[str, Any]) -> set[str]:
+    """The layers whose newborn weights wait for their first step; older files leave it to the last rewiring."""
+    steps = state["history"]["step"]
+    rewired = bool(steps) and steps[-1] == state["step"]
+    return set(state.get("newborns", state["layers"] if rewired else ()))
 
 
 def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int], ranks: Ranks) -> None:
@@ -67,9 +76,16 @@ def is_trial_step(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer
         return False
     rates = [group.get("lr", 1.0) for group in optimizer.param_groups]
     waits = any(isinstance(rate, Tensor) and rate.device.type != "cpu" for rate in rates)
-    if waits or any(map(float, rates)) or any(one.parameter.grad is None for one in layers):
+    if waits or any(map(float, rates)):
         return False
-    return no_gradient_arrived(layers, ranks)
+    ours = trained_by(optimizer)
+    mine = [one for one in layers if id(one.parameter) in ours]
+    if not mine:  # of several optimizers, one that trains no sparse layer
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        return all(grad is not None for grad in grads) and not any(
+            total(ranks, [int(any(bool(local(grad).any()) for grad in grads if grad is not None))])
+        )
+    return all(one.parameter.grad is not None for one in mine) and no_gradient_arrived(mine, ranks)
 
 
 def refuse_other(state: dict[str, Any], method: Method, store: Store, layers: Sequence[StoredLayer]) -> None:

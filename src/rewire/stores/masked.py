@@ -5,7 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,14 +18,19 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import Found
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.select import SelectedWeight
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
+from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.optimizer_state import has_only_elementwise_state, refuse_untrained
+from rewire.stores.optimizer.optimizers import Optimizers, found_inf
+from rewire.stores.optimizer.state import packed_entries
+
+SWEPT = 1 << 18  # weights whose topology is enforced at every step, in turn
+SWEPT_LAYERS = 4  # or so many layers, if they are small
 
 
 class MaskedStore:
-    """All masked layers of a model, and the optimizer whose state moves with them."""
+    """All masked layers of a model, and the optimizers whose state moves with them."""
 
     name: ClassVar[str] = "masked"
     supplies: ClassVar[frozenset[Signal]] = frozenset(Signal)
@@ -34,26 +39,31 @@ class MaskedStore:
     keeps_shapes: ClassVar[bool] = True
 
     @classmethod
-    def refuse_optimizer(cls, optimizer: torch.optim.Optimizer) -> None:
+    def refuse_optimizers(cls, optimizers: Optimizers, weights: Mapping[str, Tensor]) -> None:
         """Any optimizer will do."""
 
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
-        optimizer: torch.optim.Optimizer,
+        optimizers: Optimizers,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
-        self.optimizer = optimizer
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked`` is for other stores: here all layers are masked.
+        """
+        self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
+        self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
             if values is not None:
@@ -61,18 +71,24 @@ class MaskedStore:
                 put(layer.weight, layer.to_local(positions[part]), values[part])
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_unpack_checkpoint))
-            self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.invalidate))
         self._loading: list[RemovableHandle] = []
-        self.follow(optimizer)
+        self.follow(optimizers)
         self._enforce_topology()
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Move the state of this optimizer from now on."""
-        refuse_untrained(optimizer, {layer.name: layer.parameter for layer in self.layers})
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The first optimizer: in most trainings there is no other."""
+        return self.optimizers.all[0]
+
+    def follow(self, optimizers: Optimizers) -> None:
+        """Move the state of these optimizers from now on."""
+        optimizers.refuse_untrained({layer.name: layer.parameter for layer in self.layers})
         for hook in self._loading:
             hook.remove()
-        self.optimizer, self._moves_inactive = optimizer, None
-        self._loading = [optimizer.register_load_state_dict_post_hook(layer.invalidate) for layer in self.layers]
+        self.optimizers, self._moves_inactive = optimizers, None
+        self._loading = [
+            one.register_load_state_dict_post_hook(layer.invalidate) for one in optimizers.all for layer in self.layers
+        ]
         for layer in self.layers:
             layer.invalidate()
 
@@ -94,17 +110,19 @@ class MaskedStore:
     def before_step(self) -> None:
         """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
-            _convert_loaded_state(self.optimizer, layer)
+            if layer.is_invalid:
+                _convert_loaded_state(self.optimizers, layer)
+            layer.undo_outside_writes()
         self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
-                layer.update_average(self._decay, getattr(self.optimizer, "grad_scale", None))
+                layer.update_average(self._decay, self.optimizers.grad_scale)
         self.clear_inactive_grads()
 
     @torch.no_grad()
     def _enforce_topology(self) -> None:
         for layer in self.layers:
-            layer.enforce_topology(self.optimizer)
+            layer.enforce_topology(self.optimizers)
 
     @torch.no_grad()
     def clear_inactive_grads(self) -> None:
@@ -121,23 +139,44 @@ class MaskedStore:
         """
         if may_wait or (self._moves_inactive is None and self._can_move()):
             moved = any(bool((layer.weight.ne(0) & ~layer.local_mask).any()) for layer in self.layers)
-            self._moves_inactive = bool(self._moves_inactive) or moved or not has_only_elementwise_state(self.optimizer)
+            self._moves_inactive = (
+                bool(self._moves_inactive) or moved or not self.optimizers.have_only_elementwise_state
+            )
         if self._moves_inactive:
             for layer in self.layers:
                 layer.zero_inactive_weights()
+        else:
+            self._sweep()
+        for layer in self.layers:
+            layer.remember_weight()
+
+    def _sweep(self) -> None:
+        """Zero inactive weights of a few layers or rows, in turn: a write through ``.data`` lasts a few steps at most.
+
+        No version counter shows such a write, and looking for it would take longer than undoing it.
+        """
+        (index, row), room = self._sweep_at, SWEPT
+        for _ in range(min(SWEPT_LAYERS, len(self.layers))):
+            row, room = self.layers[index].zero_inactive_rows(row, room)
+            index = index if row else (index + 1) % len(self.layers)
+            if room <= 0:
+                break
+        self._sweep_at = (index, row)
 
     def _can_move(self) -> bool:
         """Whether this step can move any weight: not while a warm-up has a learning rate of zero, for instance."""
-        skipped = getattr(self.optimizer, "found_inf", None)
-        rates = [group.get("lr", 1.0) for group in self.optimizer.param_groups]
-        return all(isinstance(lr, Tensor) or lr > 0 for lr in rates) and not (skipped is not None and bool(skipped))
+        rates = [group.get("lr", 1.0) for one in self.optimizers.all for group in one.param_groups]
+        return all(isinstance(lr, Tensor) or lr > 0 for lr in rates) and not any(map(found_inf, self.optimizers.all))
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, masks, gradients and optimizer state to the new topology."""
+        for layer in self.layers:
+            layer.link.refuse_strayed_averages()
+        groups = self.optimizers.groups()
         for layer, edit in zip(self.layers, edits, strict=True):
             if len(edit.drop) or len(edit.grow):
-                layer.apply(edit, self.optimizer)
+                layer.apply(edit, self.optimizers, groups.get(id(layer.parameter), {}))
         self.recount()
 
     def refresh(self) -> None:
@@ -162,9 +201,13 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Remove the mask from a module, and the hook that reads packed checkpoints."""
-    module._buffers.pop(MASK, None)
-    module._non_persistent_buffers_set.discard(MASK)
+    """Remove the masks from a module, whose weights are zero where they were off, and the hooks that belong to them."""
+    for link in links_of(module):
+        link.weight.zero_inactive()
+    unlink(module)
+    for parameter in masks_of(module):
+        del module._buffers[mask_name(parameter)]
+        module._non_persistent_buffers_set.discard(mask_name(parameter))
     hooks = module._load_state_dict_pre_hooks
     for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]
@@ -184,12 +227,13 @@ def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_
         state[prefix + MASK] = mask_of(positions, shape)
 
 
-def _convert_loaded_state(optimizer: torch.optim.Optimizer, layer: MaskedLayer) -> None:
+def _convert_loaded_state(optimizers: Optimizers, layer: MaskedLayer) -> None:
     """Optimizer state from a packed checkpoint has one entry per non-zero: scatter it into dense tensors."""
     if is_sharded(layer.parameter):
         return  # packed checkpoints are refused for sharded models
-    for key, value in optimizer.state.get(layer.parameter, {}).items():
-        if isinstance(value, Tensor) and value.dim() == 1 and layer.parameter.dim() > 1 and len(value) == layer.nnz:
+    for optimizer in optimizers.all:
+        for key in packed_entries(optimizer, layer.parameter, layer.nnz):
+            value = optimizer.state[layer.parameter][key]
             dense = torch.zeros_like(layer.parameter, dtype=value.dtype)
             put(dense, layer.active(), value)
             optimizer.state[layer.parameter][key] = dense

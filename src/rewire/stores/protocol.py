@@ -1,6 +1,6 @@
 """How weights are stored: what every ``Store`` and its layers offer to methods and to the ``Rewirer``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from rewire.core.layer import Layer, LayerSpec, Signal
 from rewire.core.ranks import Ranks, total
 from rewire.core.topology import Edit
+from rewire.stores.copies import Link
+from rewire.stores.optimizer.optimizers import Optimizers
 
 
 class StoredLayer(Layer, Protocol):
@@ -17,6 +19,7 @@ class StoredLayer(Layer, Protocol):
     spec: LayerSpec
     parameter: nn.Parameter
     frozen: bool
+    link: Link  # to the copies of the weight
     average: Tensor | None  # running average of the dense gradient, for methods that read momentum
 
     @property
@@ -31,6 +34,12 @@ class StoredLayer(Layer, Protocol):
     def density(self) -> float:
         """The share of the weights that exist."""
 
+    def read_state(self, state: Tensor) -> Tensor:
+        """The values of an optimizer's state tensor at the active positions of this process."""
+
+    def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
+        """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
+
     def is_finite(self) -> bool:
         """Whether all gradients that this step could rank are finite."""
 
@@ -39,7 +48,7 @@ class StoredLayer(Layer, Protocol):
 
 
 class Store(Protocol):
-    """All sparse layers of a model, and the optimizer whose state moves with them."""
+    """All sparse layers of a model, and the optimizers whose state moves with them."""
 
     name: ClassVar[str]
     supplies: ClassVar[frozenset[Signal]]  # what methods may read
@@ -48,10 +57,10 @@ class Store(Protocol):
     keeps_shapes: ClassVar[bool]  # whether parameters have the same shape after a rewiring
 
     @classmethod
-    def refuse_optimizer(cls, optimizer: torch.optim.Optimizer) -> None:
-        """Raise if the store cannot give this optimizer what it reads."""
+    def refuse_optimizers(cls, optimizers: Optimizers, weights: Mapping[str, Tensor]) -> None:
+        """Raise if the store cannot give an optimizer of one of these weights what it reads."""
 
-    optimizer: torch.optim.Optimizer
+    optimizers: Optimizers
     keep_inactive_grads: bool  # whether the next step ranks the gradients of inactive weights
     ranks: Ranks  # the processes that hold the layers together
 
@@ -63,20 +72,24 @@ class Store(Protocol):
     def notes(self) -> dict[str, str]:
         """Layers that are stored in another way than the store's name says, with the reason."""
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Move the state of this optimizer from now on."""
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The first optimizer: in most trainings there is no other."""
+
+    def follow(self, optimizers: Optimizers) -> None:
+        """Move the state of these optimizers from now on."""
 
     def track_momentum(self, decay: float) -> None:
         """Keep a running average of the dense gradient of every layer from now on."""
 
     def before_step(self) -> None:
-        """Leave only active gradients to the optimizer."""
+        """Leave only active gradients to the optimizers. Once per step, before the first of them."""
 
     def clear_inactive_grads(self) -> None:
-        """The same, after a closure was evaluated again within one step."""
+        """The same, after a closure was evaluated again, or before the other optimizers, within one step."""
 
     def after_step(self, may_wait: bool) -> None:
-        """Undo what the optimizer must not have done, drop what was recorded; ``may_wait`` allows a device sync."""
+        """Undo what an optimizer must not have done, drop what was recorded; ``may_wait`` allows a device sync."""
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, gradients and optimizer state to the new topology."""

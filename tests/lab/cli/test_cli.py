@@ -1,11 +1,19 @@
+import io
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.lab.made_up import record, write
 
+import rewire as rewire_package
 from rewire.lab.cli import main as cli
+from rewire.lab.report.tables import table1
+from rewire.lab.results import claim, folder_of, write_json
+from rewire.lab.run import Run
+from rewire.lab.training.train import train
 
 REWIRE = [sys.executable, "-c", "from rewire.lab.cli.main import main; main()"]
 
@@ -129,3 +137,112 @@ def test_no_space_left(tmp_path, monkeypatch, capsys):
 def test_the_warning_of_a_dead_start_is_shown(tmp_path):
     words = ["train", "--model", "mlp", "--epochs", "1", "--limit", "100", "--sparsity", "0.9998", "--start", "uniform"]
     assert "no signal passes through this start" in rewire(*words, cwd=tmp_path).stdout
+
+
+def test_version(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"rewire {rewire_package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--data", "cifar100", "--data-dir", "."],
+        ["train", "--model", "vgg16"],  # too small an image
+        ["train", "--model", "mlp", "--sparsity", "0.99999"],  # too few weights
+        ["train", "--method", "rigl", "--growth", "random"],
+        ["train", "--out", "a/b/c", "--model", "vgg16"],
+        ["sweep", "table9"],
+        ["sweep", "demo", "--set", "widht=2"],
+        ["sweep", "demo", "--seeds", "0"],
+        ["sweep", "demo", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_refused_or_only_listed_leaves_nothing(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with suppress(SystemExit):
+        cli.main(words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["report r", "inspect r/one --json", "methods", "runs r"])
+def test_a_reader_that_stops_early(words, tmp_path):
+    quick = ["train", "--model", "mlp", "--epochs", "1", "--limit", "100", "--out", "r/one"]
+    rewire(*quick, cwd=tmp_path)
+    code = "from rewire.lab.cli.main import main; import sys; main(sys.argv[1:])"
+    line = f"{sys.executable} -c '{code}' {words} | true"  # it has gone before the first line
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=tmp_path, capture_output=True, timeout=200)
+    assert done.stderr == b""
+    assert done.returncode == 0
+    assert words != "report r" or (tmp_path / "r" / "report.html").exists()
+
+
+def test_runs_show_what_differs_in_80_columns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = [Run(model="mlp", epochs=8, lr=lr, seed=seed) for lr in (0.1, 0.02) for seed in range(2)]
+    for run, status in zip(runs, ("done", "half", "failed", None), strict=True):
+        if status is not None:
+            write(tmp_path / "r", run, 0.9637, status=status)
+    plan = {
+        "experiment": "e",
+        "command": "c",
+        "runs": [run.id for run in runs],
+        "plan": [run.to_dict() for run in runs],
+    }
+    write_json(tmp_path / "r" / "sweep.json", plan)
+    with claim(folder_of(tmp_path / "r", runs[1])):
+        cli.main(["runs", "r"])
+    text = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "all: mlp digits ggr 97% erk" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["lr", "0.1", "seed", "0", "done", "8/8", "96.37%", runs[0].id[:6]] in lines
+    assert any(line[:6] == ["lr", "0.1", "seed", "1", "running", "4/8"] for line in lines)
+    assert any(line[:5] == ["lr", "0.02", "seed", "0", "failed"] for line in lines)
+    assert ["lr", "0.02", "seed", "1", "planned", "0/8", runs[3].id[:6]] in lines
+    assert "1 done, 1 running, 1 failed, 1 planned" in text
+
+
+def test_a_folder_of_an_earlier_version_is_found_by_its_id(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = Run(model="mlp", epochs=1, limit=100)
+    train(run, tmp_path / "runs" / "train" / run.id)
+    cli.main(["train", "--model", "mlp", "--epochs", "1", "--limit", "100"])
+    assert [path.name for path in (tmp_path / "runs" / "train").iterdir()] == [run.id]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("width=0.5", ("width", 0.5)), ("batch-size=32", ("batch_size", 32)), ("limit=none", ("limit", None))],
+)
+def test_settings_are_read(text, expected):
+    from rewire.lab.cli.sweeping import _setting
+
+    assert _setting(text) == expected
+    with pytest.raises(ValueError, match="epochs must be a number, not 'many'"):
+        _setting("epochs=many")
+
+
+def test_tables_in_80_columns_keep_their_numbers():
+    from rich.console import Console
+
+    from rewire.lab.report.render import to_rich
+
+    runs = [
+        Run(data="cifar100", model="mobilenet-v2", method=method, sparsity=s, start=start, seed=seed)
+        for method in ("set", "ggr")
+        for s in (0.9, 0.97, 0.99)
+        for start in ("erk", "uniform", "connected-erk")
+        for seed in (0, 1)
+    ]
+    (table,) = table1([record(run, 0.5 + run.sparsity / 7) for run in runs])
+    console = Console(width=80, file=io.StringIO(), record=True)
+    for part in to_rich(table, 80):
+        console.print(part)
+    text = console.export_text()
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for _, cells in table.rows:
+        assert all(f"{cell.text} ± {cell.spread}" in text for cell in cells)

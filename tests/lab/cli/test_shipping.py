@@ -151,3 +151,49 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(wrong, tmp_path, capsys):
         assert ".unfinished" not in told
         assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", list(ENDS))
+def test_how_inputs_are_normalised_travels_with_the_file(folder, tmp_path, kind):
+    file = tmp_path / f"n{ENDS[kind]}"
+    main(["export", str(folder), "--to", kind, "-o", str(file)])
+    about = json.loads(rewire.io.read_metadata(file)["input"])
+    assert about == {"image": [1, 8, 8], "scale": 255, "mean": [0.3058], "std": [0.3761]}
+
+
+def test_it_travels_with_shrunk_files_as_well(folder, tmp_path):
+    main(["shrink", str(folder), "-o", str(tmp_path / "s.pt")])
+    assert json.loads(torch.load(tmp_path / "s.pt", weights_only=True)["input"])["mean"] == [0.3058]
+    main(["shrink", str(folder), "-o", str(tmp_path / "s.safetensors")])
+    assert json.loads(rewire.io.read_metadata(tmp_path / "s.safetensors")["input"])["std"] == [0.3761]
+
+
+def test_the_dynamic_dimension_of_onnx_is_called_batch(folder, tmp_path):
+    import onnx
+
+    main(["export", str(folder), "--to", "onnx", "-o", str(tmp_path / "n.onnx")])
+    graph = onnx.load(tmp_path / "n.onnx").graph
+    for value in (*graph.input, *graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("onnx", "n.pt"), ("csr", "n"), ("dense", "n.npz"), ("safetensors", "n.bin")]
+)
+def test_a_name_that_does_not_say_what_is_in_the_file_is_refused(folder, tmp_path, kind, name, capsys):
+    with pytest.raises(SystemExit):
+        main(["export", str(folder), "--to", kind, "-o", str(tmp_path / name)])
+    assert f"must end in {ENDS[kind]}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_and_pack(folder, capsys):
+    main(["bench", str(folder), "--batches", "1", "8", "--seconds", "0.01", "--threads", "1"])
+    told = capsys.readouterr().out
+    rows = [line.split() for line in told.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["1", "8"]
+    assert all(float(row[i]) > 0 for row in rows for i in (1, 3, 5))
+    main(["pack", str(folder)])
+    assert "3 layers packed" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["bench", str(folder), "--batches", "0"])

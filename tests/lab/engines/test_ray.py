@@ -32,6 +32,23 @@ def go(runs, directory, listen=lambda run, event: None, **resources):
     return run_all(runs, directory, resources=Resources(**resources), place=Place(), listen=listen)
 
 
+OWN = """
+import rewire
+def mine(*, density, every, until):
+    return rewire.set_(density=density, every=every, until=until)
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_method_of_ones_own(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    run = replace(QUICK, method=f"{tmp_path / 'mine.py'}:mine")
+    assert go([run], tmp_path / "runs") == {run.id: None}
+    record = read_record(tmp_path / "runs" / run.folder_name)
+    assert record.run == run
+    assert record.result["loss"] == train(replace(QUICK, method="set"), tmp_path / "set")["loss"]
+
+
 @pytest.mark.usefixtures("cluster")
 def test_all_runs_are_carried_out_and_a_failure_does_not_stop_the_rest(tmp_path):
     runs = [replace(QUICK, seed=seed) for seed in range(2)]

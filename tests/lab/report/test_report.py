@@ -89,7 +89,7 @@ def test_latex_is_escaped_and_in_blocks():
 
 def test_terminal():
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(render.to_rich(SMALL))
+    console.print(*render.to_rich(SMALL))
     text = console.export_text()
     assert "80.00 ± 1.00 ①" in text
     assert "Params* [M]" in text  # not taken for markup

@@ -173,3 +173,18 @@ def test_torchrun_restarts_after_a_killed_rank_and_the_run_goes_on(tmp_path):
     lines = [json.loads(line)["epoch"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines == list(range(1, 31))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["environment"]["ranks"] == 2
+
+
+def test_torchrun_with_a_method_of_ones_own(tmp_path):
+    body = "return rewire.set_(density=density, every=every, until=until)"
+    source = f"import rewire\ndef mine(*, density, every, until):\n    {body}\n"
+    (tmp_path / "mine.py").write_text(source)
+    words = ["--method", "mine.py:mine", "--model", "mlp", "--epochs", "2", "--limit", "100", "--out", "run"]
+    environment = os.environ | {"REWIRE_TEST": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    line = [*TORCHRUN, "-m", "rewire.lab", "train", *words]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["run"]["method"] == "mine.py:mine"
+    assert about["run"]["code"][0]["path"] == str(tmp_path / "mine.py")
+    assert about["environment"]["ranks"] == 2

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from rewire.inference.pack import pack as pack_model
-from rewire.io import compare_outputs
+from rewire.io.compare import compare_outputs
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.training.network import Trained, read_network
 from rewire.nn.packed import Packed
 from rewire.shrinking.shrink import shrink
 from rewire.stores.convert import to_dense
 
-console = Console()
 WARM_UP = 3  # calls before the clock starts
 
 
@@ -49,7 +48,7 @@ def pack(command: "cli.Pack", words: str) -> None:
     with torch.no_grad():
         compare_outputs(dense(trained.example), packed(trained.example), 1e-4, "the packed network")
     layers = [module for module in packed.modules() if isinstance(module, Packed)]
-    weights = sum(module.weight.numel() for module in layers)
+    weights = sum(len(module.weight_values) for module in layers)
     console.print(f"{trained.run.label}: {len(layers)} layers packed, {weights:,} weights", highlight=False)
     console.print("the packed network computes the same within rounding", highlight=False)
     bench(cli.Bench(network=command.network), words)

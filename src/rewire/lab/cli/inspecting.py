@@ -12,13 +12,13 @@ from rewire.analysis.density import LayerDensity, densities, masks
 from rewire.analysis.flops import macs, positions
 from rewire.analysis.overlap import Overlap, overlap, unpacked_bits
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.report.network_figures import draw
 from rewire.lab.training.network import Trained, read_network
 from rewire.lab.training.outcome import training_flops
 from rewire.lab.training.recipe import method_of
 from rewire.rewirer.state import history_from
 
-console = Console()
 TOTALS = ("weights", "nnz", "neurons", "empty_neurons", "inputs", "empty_inputs", "remaining")
 
 

@@ -4,19 +4,17 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from rewire.core.method import Method
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.data.datasets import fetch
 from rewire.lab.data.source import DATASETS, Source
 from rewire.lab.experiments.registry import EXPERIMENTS
 from rewire.lab.models.registry import MODELS
 from rewire.lab.names import METHODS
-
-console = Console()
 
 
 def methods(command: "cli.Methods", words: str) -> None:

@@ -3,31 +3,33 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from rewire.lab.cli import arguments as cli
+from rewire.lab.cli.terminal import console
 from rewire.lab.labels import common_label, unique_labels
-from rewire.lab.report.cells import Table
-from rewire.lab.report.registry import tables
+from rewire.lab.report.comparison import Arrangement
 from rewire.lab.report.render import to_rich
-from rewire.lab.report.report import write_report
+from rewire.lab.report.report import report_tables, write_report
 from rewire.lab.results import STATUSES, Record, read_plan, read_records
-
-console = Console()
 
 
 def report(command: "cli.Report", words: str) -> None:
     """Write the report, and print its tables."""
-    show_report(command.directory, command.layer)
+    arrangement = Arrangement.parse(command.rows, command.columns, command.baseline)
+    show_report(command.directory, command.layer, arrangement=arrangement)
 
 
-def show_report(directory: Path, layer: str | None = None, only: str = "", more: Sequence[Table] = ()) -> None:
-    """Write the report with all tables, and print those whose names begin with ``only``."""
-    path = write_report(directory, layer=layer)  # first, because a reader such as `head` may close the output early
-    for table in tables(read_records(directory)):
-        if table.name.startswith(only):
+def show_report(
+    directory: Path, layer: str | None = None, only: str = "", arrangement: Arrangement | None = None
+) -> None:
+    """Write the report with all tables, and print those that are about the experiment, or that were asked for."""
+    # Written first, because a reader of the output such as `head` may close it early.
+    path = write_report(directory, layer=layer, arrangement=arrangement)
+    chosen = ("grid", "differences") if arrangement is not None and arrangement.is_chosen else (only, "differences")
+    for table in report_tables(read_records(directory), arrangement):
+        if table.name.startswith(chosen):
             for part in to_rich(table, console.width):
                 console.print(part)
     console.print(f"\nreport: {path}", highlight=False, soft_wrap=True)

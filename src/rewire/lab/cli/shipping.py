@@ -1,25 +1,24 @@
 """``rewire shrink`` and ``rewire export``: from a run to a file that others can use."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from rewire.io import load_sparse, save_csr, save_dense, save_onnx, save_sparse
 from rewire.io.compare import compare_outputs
 from rewire.io.files import write_checked
 from rewire.io.sparse_file import sparse_dictionary
 from rewire.lab.cli import arguments as cli
-from rewire.lab.training.network import read_network
+from rewire.lab.cli.terminal import console
+from rewire.lab.training.network import Trained, read_network
 from rewire.shrinking.shrink import shrink_with_report
 
-console = Console()
-
 # The formats of ``rewire export``: how the file's name must end, and what writes it.
-WRITERS: dict[str, tuple[str, Callable[[nn.Module, Path, Tensor], None]]] = {
+WRITERS: dict[str, tuple[str, Callable[..., None]]] = {
     "dense": (".safetensors", save_dense),
     "safetensors": (".safetensors", save_sparse),
     "csr": (".npz", save_csr),
@@ -33,6 +32,7 @@ def shrink(command: "cli.Shrink", words: str) -> None:
     trained = read_network(command.network)
     small, report = shrink_with_report(trained.model, trained.example, packed=command.packed)
     small.eval()
+    about = input_metadata(trained)
 
     def check(file: Path) -> None:
         """Load the file into a new network, as a user would."""
@@ -42,16 +42,20 @@ def shrink(command: "cli.Shrink", words: str) -> None:
         with torch.no_grad():
             compare_outputs(small(trained.example), again(trained.example))
 
-    write = partial(_save_pt, small, command.packed) if command.out.suffix == ".pt" else partial(save_sparse, small)
+    write = (
+        partial(_save_pt, small, command.packed, about)
+        if command.out.suffix == ".pt"
+        else partial(save_sparse, small, metadata=about)
+    )
     write_checked(command.out, write, check)
     console.print(str(report), highlight=False, soft_wrap=True)
     console.print(f"same function: {report.difference:.1e} apart at most, relative, in float64", highlight=False)
     _show_size(command.out)
 
 
-def _save_pt(model: nn.Module, packed: bool, path: Path) -> None:
+def _save_pt(model: nn.Module, packed: bool, metadata: dict[str, str], path: Path) -> None:
     """A file for ``torch.load(path, weights_only=True)``; ``rewire.load_sparse`` takes what that returns."""
-    torch.save(sparse_dictionary(model, compressed=packed), path)
+    torch.save(sparse_dictionary(model, compressed=packed, metadata=metadata), path)
 
 
 def export(command: "cli.Export", words: str) -> None:
@@ -60,8 +64,15 @@ def export(command: "cli.Export", words: str) -> None:
     refuse_suffix(command.out, (suffix,))
     trained = read_network(command.network)
     model = shrink_with_report(trained.model, trained.example)[0] if command.shrink else trained.model
-    write(model, command.out, trained.example)
+    write(model, command.out, trained.example, metadata=input_metadata(trained))
     _show_size(command.out)
+
+
+def input_metadata(trained: Trained) -> dict[str, str]:
+    """How inputs are to be prepared, for the metadata of a file: ``(x / scale - mean) / std`` for each channel."""
+    data = trained.data
+    about = {"image": data["image"], "scale": data["scale"], "mean": data["mean"], "std": data["std"]}
+    return {"input": json.dumps(about), "run": json.dumps(trained.run.to_dict())}
 
 
 def refuse_suffix(path: Path, suffixes: Sequence[str]) -> None:

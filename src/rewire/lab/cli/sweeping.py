@@ -7,14 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rewire._extras import need
 from rewire._lookup import choose
 from rewire.attach import STORES
 from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.display import Display
 from rewire.lab.cli.reporting import show_report
+from rewire.lab.cli.terminal import console
 from rewire.lab.cli.training import refuse_device
 from rewire.lab.engines import local
 from rewire.lab.engines.work import Listen, Outcome
@@ -28,7 +27,6 @@ from rewire.lab.run import Run
 from rewire.lab.training.ranks import under_torchrun
 from rewire.lab.training.trainer import Place
 
-console = Console()
 Engine = Callable[[Sequence[Run], Path, Place, Listen], Outcome]
 
 

@@ -10,13 +10,12 @@ from rich.table import Table
 
 from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.display import Display
+from rewire.lab.cli.terminal import console
 from rewire.lab.results import folder_of, read_metrics, read_record
 from rewire.lab.run import Run
 from rewire.lab.training.ranks import RankGroup, joined_ranks
 from rewire.lab.training.train import train as carry_out
 from rewire.lab.training.trainer import Place
-
-console = Console()
 
 
 def train(command: "cli.Train", words: str) -> None:

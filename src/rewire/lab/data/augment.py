@@ -141,7 +141,7 @@ def batches(
         std: one per channel.
         augment: what is done to the images; None leaves them as they are.
         device: where to put the batches; the device of the images by default.
-        start: the first batch to yield. A run that stopped after k batches goes on with start=k.
+        start: the first batch to yield. A run that stopped after k batches resumes with start=k.
 
     """
     if images.dtype not in (torch.uint8, torch.float32) or len(images) != len(labels):

@@ -1,4 +1,4 @@
-"""Data sets for image classification, held in memory as uint8.
+"""Data sets for image classification, in memory as uint8 (floats where a function of one's own returns floats).
 
 `digits` comes with scikit-learn and needs no download. The others are read as their authors publish them. They are
 looked for in this order:

@@ -182,7 +182,7 @@ def _split(folder: Path, part: str, pictures: Sequence[_Picture], cache: Path, s
 def _decoded(path: Path, shape: tuple[int, ...]) -> Pixels | None:
     """Open decoded pixels, or return None if they are not there or not whole.
 
-    Copy on write: the pages are shared by all processes that train on them, and nobody can change the file.
+    Copy on write: the pages are shared by all processes that train on them, and none can change the file.
     """
     try:
         pixels: Pixels = np.load(path, mmap_mode="c", allow_pickle=False)

@@ -115,19 +115,22 @@ def _fields(sample: Any, name: str) -> tuple[Any, Any]:
 
 
 def _image(image: Any, name: str) -> Tensor:
-    """One image as (C, H, W)."""
-    return _batch(np.asarray(image)[None], name)[0]
+    """One image as (C, H, W). What is neither an array nor a tensor is a PIL image, whose channels are last."""
+    if hasattr(image, "shape"):
+        return _batch(np.asarray(image)[None], name)[0]
+    pixels = np.asarray(image)
+    return _batch((pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])[None], name, known=True)[0]
 
 
-def _batch(given: Any, name: str) -> Tensor:
-    """Images as (N, C, H, W), in uint8 or float32."""
-    images = torch.as_tensor(np.asarray(given))
+def _batch(given: Any, name: str, *, known: bool = False) -> Tensor:
+    """Images as (N, C, H, W), in uint8 or float32; ``known``: they are (N, C, H, W) already."""
+    images = torch.from_numpy(np.array(given))  # a copy: torch warns about memory that it may not write to
     if images.ndim == 2:
         images = images[:, None, None]
     elif images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4:
         raise ValueError(f"{name} has images of shape {tuple(images.shape[1:])}: give (C, H, W), (H, W, C) or (H, W)")
-    if images.shape[-1] in CHANNELS and images.shape[1] not in CHANNELS:
+    if not known and images.shape[-1] in CHANNELS and images.shape[1] not in CHANNELS:
         images = images.permute(0, 3, 1, 2)
     return (images if images.dtype == torch.uint8 else images.float()).contiguous()

@@ -76,8 +76,8 @@ def measures_by_start(name: str, title: str, about: str, measures: Measures, use
 
 def _by_column(table: Table, used: list[Entry], rows: Mapping[Heads, Mapping[Column, Cell]]) -> Table:
     """The table with its columns, sparsity by sparsity; Dense has one cell across all of them."""
-    found = {column for row in rows.values() for column in row} - {DENSE_COLUMN}
-    columns = sorted(found, key=lambda column: (column[0], start_position(column[1]))) or [DENSE_COLUMN]
+    sparse = {column for row in rows.values() for column in row} - {DENSE_COLUMN}
+    columns = sorted(sparse, key=lambda column: (column[0], start_position(column[1]))) or [DENSE_COLUMN]
     across = {heads: [row.get(column, NO_RUN) for column in columns] for heads, row in rows.items()}
     dense = {heads: row[DENSE_COLUMN] for heads, row in rows.items() if DENSE_COLUMN in row}
     across |= {heads: [replace(cell, span=len(columns))] for heads, cell in dense.items()}

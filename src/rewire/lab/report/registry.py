@@ -38,5 +38,5 @@ def register_table(name: str, *, order: int = LAST) -> Callable[[Function], Func
 def tables(records: Sequence[Record]) -> list[Table]:
     """Every registered table that these records have something for."""
     makers = sorted(TABLES.values(), key=lambda maker: maker.order)
-    found = [table for maker in makers for table in maker.function(records)]
-    return [table for table in found if any(cell.text != EMPTY for _, cells in table.rows for cell in cells)]
+    produced = [table for maker in makers for table in maker.function(records)]
+    return [table for table in produced if any(cell.text != EMPTY for _, cells in table.rows for cell in cells)]

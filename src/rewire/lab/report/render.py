@@ -66,27 +66,25 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table}", ""])
 
 
-def to_rich(table: Table, width: int = 120) -> list[RichTable]:
-    """For a terminal of some width: a table that is too wide is divided into several, so that no number is cut."""
-    with_spread = _rich(table, range(len(table.columns)), spread=True)
-    if _width(with_spread) <= width:
-        return [with_spread]
-    plain = _rich(table, range(len(table.columns)), spread=False)
-    if _width(plain) <= width:
-        return [plain]
+def to_rich(table: Table, width: int = 120) -> list[RichTable | Text]:
+    """For a terminal of some width, caption last: a table that is too wide is divided, so that no number is cut."""
+    columns, caption = range(len(table.columns)), Text(table.caption, style="italic")
+    for spread in (True, False):
+        whole = _rich(table, columns, spread=spread)
+        if _width(whole) <= width:
+            return [whole, caption]
     parts: list[list[int]] = []
-    for column in range(len(table.columns)):
+    for column in columns:
         if parts and _width(_rich(table, [*parts[-1], column], spread=True)) <= width:
             parts[-1].append(column)
         else:
             parts.append([column])
-    return [_rich(table, part, spread=True, caption=part is parts[-1]) for part in parts]
+    return [*(_rich(table, part, spread=True) for part in parts), caption]
 
 
-def _rich(table: Table, columns: Sequence[int], *, spread: bool, caption: bool = True) -> RichTable:
+def _rich(table: Table, columns: Sequence[int], *, spread: bool) -> RichTable:
     """Some columns of a table, with or without the spread of the cells."""
-    text = Text(table.caption) if caption else None
-    rich = RichTable(title=Text(table.title), caption=text, caption_justify="left")
+    rich = RichTable(title=Text(table.title), title_justify="left")
     for stub in table.stubs:
         rich.add_column(stub, no_wrap=True)
     for column in columns:
@@ -106,7 +104,7 @@ def _rich(table: Table, columns: Sequence[int], *, spread: bool, caption: bool =
 def _width(table: RichTable) -> int:
     """How wide the columns of a table want to be."""
     bare = copy(table)
-    bare.title = bare.caption = None
+    bare.title = None
     console = Console(width=1000)
     return Measurement.get(console, console.options, bare).maximum
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewire.lab.report.cells import Cell, Table
+from rewire.lab.report.comparison import Arrangement, comparison_tables
 from rewire.lab.report.groups import distinct
 from rewire.lab.report.pictures import Picture, pictures
 from rewire.lab.report.registry import tables
@@ -25,25 +26,37 @@ Sweeps = list[dict[str, Any]]  # contents of sweep.json
 CSS = files("rewire.lab.report").joinpath("report.css").read_text()
 
 
-def write_report(directory: Path, *, layer: str | None = None) -> Path:
+def write_report(directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None) -> Path:
     """``report.html`` and the folder ``report`` with every table and figure; returns the path of the page.
 
     Args:
         directory: a folder with runs below it.
         layer: whose masks are shown; the third layer if not given.
+        arrangement: the rows and columns of one more table, over all runs.
 
     """
     records = read_records(directory)
     sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
-    made, drawn = tables(records), pictures(records, layer)
-    for table in made:
+    shown_tables, shown_figures = report_tables(records, arrangement), pictures(records, layer)
+    for table in shown_tables:
         for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
             _write(directory / "report" / f"{table.name}.{kind}", text)
-    for picture in drawn:
+    for picture in shown_figures:
         save(picture.figure, directory / "report" / picture.name)
     names = [_sweep_title(sweep) for sweep in sweeps]
-    _write(directory / "report.html", page(" · ".join(names) or directory.resolve().name, records, sweeps, made, drawn))
+    _write(
+        directory / "report.html",
+        page(" · ".join(names) or directory.resolve().name, records, sweeps, shown_tables, shown_figures),
+    )
     return directory / "report.html"
+
+
+def report_tables(records: list[Record], arrangement: Arrangement | None) -> list[Table]:
+    """All tables of a report; the one that was asked for comes first, and replaces the differences that are usual."""
+    if arrangement is None or not arrangement.is_chosen:
+        return tables(records)
+    usual = [table for table in tables(records) if not table.name.startswith("differences")]
+    return [*comparison_tables(records, arrangement), *usual]
 
 
 def to_html(table: Table) -> str:
@@ -63,10 +76,12 @@ def to_html(table: Table) -> str:
     return _section(table, table_, key, ("csv", "md", "tex"))
 
 
-def page(title: str, records: list[Record], sweeps: Sweeps, made: list[Table], drawn: list[Picture]) -> str:
+def page(
+    title: str, records: list[Record], sweeps: Sweeps, shown_tables: list[Table], shown_figures: list[Picture]
+) -> str:
     """The whole report as one page that loads nothing else."""
     shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in dark_shades().items())
-    parts: list[Table | Picture] = [*made, *drawn]
+    parts: list[Table | Picture] = [*shown_tables, *shown_figures]
     links = "".join(f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in parts)
     nothing = '<p class="soft">No run is finished yet: tables appear with the first one.</p>'
     return (
@@ -74,8 +89,8 @@ def page(title: str, records: list[Record], sweeps: Sweeps, made: list[Table], d
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{escape(title)} · Rewire report</title><style>{CSS.replace('SHADES', shades)}</style></head>"
         f'<body><main><p class="soft">Rewire report</p><h1>{escape(title)}</h1>{_status(records, sweeps)}'
-        f"<nav><ul>{links}</ul></nav><h2>Tables</h2>{''.join(map(to_html, made)) or nothing}"
-        f"<h2>Figures</h2>{''.join(map(_figure, drawn)) or nothing.replace('tables', 'figures')}"
+        f"<nav><ul>{links}</ul></nav><h2>Tables</h2>{''.join(map(to_html, shown_tables)) or nothing}"
+        f"<h2>Figures</h2>{''.join(map(_figure, shown_figures)) or nothing.replace('tables', 'figures')}"
         f"<h2>How this was made</h2>{_origin(records, sweeps)}</main></body></html>\n"
     )
 

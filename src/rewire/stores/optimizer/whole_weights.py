@@ -1,0 +1,44 @@
+"""Optimizers that read a weight as a matrix, or keep state for rows and columns: the packed store has none to give."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from rewire.stores.optimizer.optimizers import Optimizers, trained_by
+from rewire.stores.optimizer.state import has_only_elementwise_state
+
+# Parts of class names, in small letters: optimizers of other libraries need not be imported, and subclasses count.
+_MATRICES = ("lbfgs", "muon", "shampoo", "soap", "kfac", "galore")
+_FACTORED = ("adafactor",)
+
+
+def refuse_matrix_optimizers(optimizers: Optimizers, weights: Mapping[str, Tensor]) -> None:
+    """Raise if an optimizer of one of these weights would compute something else for a vector of non-zeros."""
+    for optimizer in optimizers.all:
+        ours = trained_by(optimizer)
+        names = [name for name, weight in weights.items() if id(weight) in ours]
+        kinds = [kind.__name__.lower() for kind in type(optimizer).__mro__]
+        label = type(optimizer).__name__
+        if not names:
+            continue
+        if any(word in kind for word in _MATRICES for kind in kinds):
+            raise ValueError(
+                f"{label} needs whole weights, and the packed store holds only the non-zeros: "
+                f"use store='masked', or another optimizer for {', '.join(names)}"
+            )
+        if any(word in kind for word in _FACTORED for kind in kinds):
+            raise ValueError(
+                f"{label} keeps one second moment for each row and column of a weight. The packed store holds a weight "
+                "as a vector of its non-zeros, for which it would keep one for each: another algorithm. "
+                f"Use store='masked', or another optimizer for {', '.join(names)}"
+            )
+
+
+def refuse_shared_state(optimizers: Optimizers, parameters: Sequence[Tensor]) -> None:
+    """Raise if an optimizer of these packed parameters keeps state that has no entry for each weight."""
+    for optimizer in optimizers.all if parameters else ():
+        if not has_only_elementwise_state(optimizer) and trained_by(optimizer) & set(map(id, parameters)):
+            raise ValueError(
+                f"{type(optimizer).__name__} keeps state that has no entry for each weight, so the packed store "
+                "cannot move it with the weights: use store='masked'"
+            )

@@ -1,0 +1,88 @@
+"""Tables of any grid, worked out by hand from invented accuracies."""
+
+from dataclasses import replace
+
+import pytest
+from tests.lab.made_up import record
+
+from rewire.lab.report.comparison import Arrangement, comparison_tables, differences
+from rewire.lab.run import Run
+
+BASE = Run(data="digits", model="mlp")
+
+
+def made(values):
+    """Records from accuracies in percent by run; None is not finished."""
+    return [record(run, None if value is None else value / 100) for run, value in values.items()]
+
+
+def seeds(run, *values):
+    return {replace(run, seed=seed): value for seed, value in enumerate(values)}
+
+
+def test_means_and_differences_with_intervals():
+    values = seeds(BASE, 70, 72, 77) | seeds(replace(BASE, method="rigl"), 69, 71, 75)
+    means, less = comparison_tables(made(values), Arrangement(baseline="ggr"))
+    assert (means.name, less.name) == ("grid", "differences")
+    rows = {heads: cells[0] for heads, cells in means.rows}
+    assert [heads for heads, _ in means.rows] == [("RigL",), ("GGR",)]
+    assert (rows["GGR",].text, rows["GGR",].spread) == ("73.00", "8.96")  # 4.302653 * sqrt(13 / 3)
+    ((heads, (cell,)),) = less.rows
+    assert heads == ("RigL",)
+    assert (cell.text, cell.spread) == ("-1.33", "1.43")  # -1, -1, -2
+    assert "-2.77 to +0.10, n = 3" in cell.note
+    assert less.title == "Difference from GGR"
+
+
+def test_rows_and_columns_are_chosen_and_what_is_left_over_makes_tables():
+    values = {}
+    for lr in (0.1, 0.2):
+        for width in (0.5, 1.0):
+            for method in ("set", "ggr"):
+                values |= seeds(replace(BASE, lr=lr, width=width, method=method), 50 + 100 * lr + width)
+    tables = comparison_tables(made(values), Arrangement.parse("lr", "method", None))
+    means = [table for table in tables if table.name.startswith("grid")]
+    assert [table.title for table in means] == ["Accuracy, width 0.5", "Accuracy, width 1.0"]
+    assert means[0].columns == (("", "GGR"), ("", "SET"))
+    assert {heads: [cell.text for cell in cells] for heads, cells in means[1].rows} == {
+        ("lr 0.1",): ["61.00", "61.00"],
+        ("lr 0.2",): ["71.00", "71.00"],
+    }
+
+
+def test_failed_and_unfinished_runs_are_marked():
+    values = seeds(BASE, 70, 5, 72) | seeds(replace(BASE, method="set"), 3, 4)
+    values |= seeds(replace(BASE, method="dsr"), None)
+    means, less = comparison_tables(made(values), Arrangement(baseline="ggr"))
+    rows = {heads[0]: cells[0] for heads, cells in means.rows}
+    assert (rows["GGR"].text, rows["GGR"].n, rows["GGR"].failed) == ("71.00", 2, 1)
+    assert rows["SET"].text == "-"
+    assert rows["DSR"].text == "·"
+    assert [cells[0].text for _, cells in less.rows] == ["·", "·"]
+
+
+def test_a_dense_reference_has_a_column_of_its_own():
+    values = seeds(replace(BASE, method="dense"), 90) | seeds(BASE, 80) | seeds(replace(BASE, sparsity=0.9), 85)
+    means = comparison_tables(made(values), Arrangement())[0]
+    assert means.columns == (("", "all"), ("", "90%"), ("", "97%"))
+    assert {heads[0]: [cell.text for cell in cells] for heads, cells in means.rows} == {
+        "Dense": ["90.00", "·", "·"],
+        "GGR": ["·", "85.00", "80.00"],
+    }
+
+
+def test_differences_need_several_seeds():
+    values = seeds(BASE, 70) | seeds(replace(BASE, method="set"), 60)
+    assert differences(made(values)) == []
+    values = seeds(BASE, 70, 71) | seeds(replace(BASE, method="set"), 60, 61)
+    (table,) = differences(made(values))
+    assert table.title == "Difference from SET"
+
+
+def test_what_cannot_be_arranged_is_refused():
+    with pytest.raises(ValueError, match="unknown setting 'metod'. Did you mean 'method'"):
+        Arrangement.parse("metod", None, None)
+    with pytest.raises(ValueError, match="lr cannot be in --rows and in --columns"):
+        Arrangement.parse("lr", "method,lr", None)
+    with pytest.raises(ValueError, match="unknown baseline 'set'. Known: ggr"):
+        comparison_tables(made(seeds(BASE, 70, 71)), Arrangement(baseline="set"))

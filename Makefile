@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 
 NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
 
-.PHONY: demo test lint types check docs sanitize bench clean
+.PHONY: demo test lint types check docs sanitize bench zoo clean
 
 demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; print the table and the report's path
 	$(BIN)/rewire sweep demo
@@ -34,6 +34,9 @@ sanitize: $(VENV)/dev        ## the kernel tests under the address and undefined
 
 bench: $(VENV)/bench         ## speed and memory as ratios; writes benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+zoo: $(VENV)/dev             ## everything with every architecture; writes docs/models-tried.md
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.zoo docs/models-tried.md
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

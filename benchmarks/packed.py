@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import rewire
 from benchmarks.measure import Work, interleaved
-from rewire.kernels.batch.ops import table_bytes
+from rewire.kernels.plan_cache import plan_bytes
 from rewire.lab import models
 from rewire.rewirer.rewirer import Rewirer
 from rewire.stores.packed_layer import PackedLayer
@@ -138,7 +138,7 @@ def memory_ratio(rewirer: Rewirer) -> float:
     for layer in rewirer.layers:
         assert isinstance(layer, PackedLayer)
         positions = layer.module.weight_positions
-        packed += layer.nnz * (3 * 4 + positions.element_size()) + table_bytes(positions)
+        packed += layer.nnz * (3 * 4 + positions.element_size()) + plan_bytes(positions)
         dense += layer.shape.numel() * 3 * 4
     return dense / packed
 

@@ -106,6 +106,11 @@ def test_files_stay_short(path):
     assert len(path.read_text().splitlines()) <= 320, path
 
 
+@pytest.mark.parametrize("path", sorted((SOURCE / "kernels" / "native").glob("*.[ch]pp")), ids=lambda path: path.name)
+def test_native_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
 @pytest.mark.parametrize(("name", "path"), list(modules()))
 def test_functions_stay_short(name, path):
     for node in ast.walk(ast.parse(path.read_text())):

@@ -139,3 +139,34 @@ def test_a_subclass_is_a_plain_tensor_without_its_torch_function():
     assert not calls
     assert tensor.shape == (3,)
     assert len(calls) == 1
+
+
+def test_hooks_are_dictionaries_that_take_any_key():
+    calls = []
+    module = nn.Linear(2, 2)
+    _torch.forward_pre_hooks(module)["ours"] = lambda module, args: calls.append("forward")
+    _torch.state_dict_pre_hooks(module)["ours"] = lambda module, prefix, keep_vars: calls.append("save")
+    _torch.load_post_hooks(module)["ours"] = lambda module, keys: calls.append("load")
+    module(torch.zeros(2))
+    module.load_state_dict(module.state_dict())
+    assert calls == ["forward", "save", "load"]
+
+
+def test_each_backward_pass_has_its_number():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    assert _torch.running_backward_pass() == -1
+    x.register_hook(lambda _: seen.append(_torch.running_backward_pass()))
+    for _ in range(2):
+        (x * 2).sum().backward()
+    assert len(set(seen)) == 2
+    assert min(seen) >= 0
+
+
+def test_writes_to_a_tensor_are_counted():
+    tensor = torch.zeros(3)
+    before = _torch.write_count(tensor)
+    tensor[0] = 1
+    assert _torch.write_count(tensor) == before + 1
+    with torch.inference_mode():
+        assert _torch.write_count(torch.zeros(3)) == -1

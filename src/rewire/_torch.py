@@ -61,12 +61,32 @@ def has_hooks(module: nn.Module) -> bool:
     return has_forward_hooks(module) or bool(backward) or _has_any_global_hook()
 
 
+def forward_pre_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called before ``forward``, by key; those that torch registers have numbers."""
+    return module._forward_pre_hooks
+
+
+def state_dict_pre_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called before ``state_dict``, by key."""
+    return module._state_dict_pre_hooks
+
+
+def load_post_hooks(module: nn.Module) -> dict[Any, Any]:
+    """The functions that are called after ``load_state_dict``, by key."""
+    return module._load_state_dict_post_hooks
+
+
 def version(tensor: Tensor) -> tuple[int, int]:
     """The identity of a tensor and its count of in-place writes: equal until somebody writes to it.
 
     Writes through ``tensor.data`` are not counted.
     """
     return id(tensor), tensor._version
+
+
+def write_count(tensor: Tensor) -> int:
+    """How often a tensor was written to in place; -1 for one made in inference mode, where torch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 # The methods of a layer that compute its output.
@@ -76,6 +96,11 @@ FORWARD_METHODS = ("forward", "_conv_forward")
 def without_torch_function() -> Any:
     """A context in which tensor subclasses are plain tensors: their ``__torch_function__`` is not called."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+def running_backward_pass() -> int:
+    """The number of the backward pass that is running, -1 if none is; one inside of another has its own."""
+    return torch._C._current_graph_task_id()
 
 
 def is_dtensor(tensor: object) -> bool:

@@ -38,7 +38,7 @@ def test_by_hand():
     x = torch.tensor([[[[5.0, 0, 0], [0, 1, 0], [0, 0, 7]]]])
     assert fast(x).tolist() == [[1.0, 2.0 + 4 * 3]]  # 5 - 2 * 1, against 0 - 0, 0 - 0 and 1 - 14
     assert [step.kind.name for step in program(fast, x).program.steps] == [
-        *("COPY", "PHASES", "SPARSE", "MAX_POOL", "SPARSE_DOT", "COPY")
+        *("COPY", "SPACE_TO_DEPTH", "SPARSE_CONV", "MAX_POOL", "SPARSE_DOT", "COPY")
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_residual_sum_is_part_of_its_layer():
     fast, x = rewire.pack(model), sample(4, 8, 8)
     agrees(fast, model, x)
     kinds = [step.kind.name for step in program(fast, x).program.steps]
-    assert kinds == ["COPY", "SPARSE", "SPARSE", "COPY"]
+    assert kinds == ["COPY", "SPARSE_CONV", "SPARSE_CONV", "COPY"]
 
 
 def test_a_parametrized_layer_is_left_to_torch():

@@ -1,4 +1,4 @@
-"""Geometries that reach every branch of the kernels, layers drawn for them, and the ways to compute them."""
+"""Geometries that reach every branch of the kernels, random layers for them, and the ways to compute them."""
 
 import itertools
 
@@ -15,19 +15,19 @@ INPUTS = 4
 
 
 def geometries():
-    """Every combination of kernel, stride, padding, dilation and groups, on a small odd map and, if it fits, on 1x1."""
+    """Every combination of kernel, stride, padding, dilation and groups, on small inputs and, where it fits, on 1x1."""
     for kernel, stride, pad, dilation, groups in itertools.product(KERNELS, STRIDES, PADDINGS, DILATIONS, GROUPS):
         outputs = 8 if groups == INPUTS else 4  # depthwise: two for each input
         shape = (outputs, INPUTS // groups, *kernel)
         geometry = Geometry(shape, (stride, stride), (pad, pad), (dilation, dilation), groups)
-        least = [max(dilation * (k - 1) + 1 - 2 * pad, 1) for k in kernel]
-        yield geometry, (least[0] + 4, least[1] + 2)
-        if least == [1, 1]:
+        smallest = [max(dilation * (k - 1) + 1 - 2 * pad, 1) for k in kernel]
+        yield geometry, (smallest[0] + 4, smallest[1] + 2)
+        if smallest == [1, 1]:
             yield geometry, (1, 1)
 
 
 def draw(geometry, size, batch, dtype=torch.float32, density=0.3, seed=0):
-    """Input, values, positions (in no order) and bias."""
+    """Input, values, positions (unsorted) and bias."""
     generator = torch.Generator().manual_seed(seed)
     positions = torch.randperm(geometry.numel, generator=generator)[: max(1, round(density * geometry.numel))]
 
@@ -43,7 +43,8 @@ def run(kernel, x, values, positions, bias, geometry, grad):
     return [y, *torch.autograd.grad(y, (x, values, bias), grad)]
 
 
-def through_torch(x, values, positions, bias, g):
+def through_torch(x, values, positions, bias, geometry):
+    g = geometry
     weight = values.new_zeros(g.numel).index_put((positions.long(),), values).view(g.shape)
     return F.conv2d(x, weight, bias, g.stride, g.padding, g.dilation, g.groups)
 
@@ -53,21 +54,21 @@ def through_operator(x, values, positions, bias, geometry):
 
 
 def linear(x, values, positions, bias, outputs, limit=-1.0):
-    """A linear layer, as the packed store computes it: a convolution of maps of one pixel."""
+    """A linear layer, as the packed store computes it: a convolution on inputs of one pixel."""
     geometry = Geometry((outputs, x.shape[1], 1, 1))
     return ops.sparse_conv2d(x[:, :, None, None], values, positions, bias, geometry, limit).flatten(1)
 
 
 def agree(one, other, tolerance):
-    """Close in proportion to the largest value: sums of products have no other scale."""
+    """Assert that tensors are close in proportion to their largest value."""
     for a, b in zip(one, other, strict=True):
         assert a.shape == b.shape
-        near = tolerance * max(1.0, float(b.detach().abs().max()) if b.numel() else 0.0)
-        torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=near)
+        atol = tolerance * max(1.0, float(b.detach().abs().max()) if b.numel() else 0.0)
+        torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=atol)
 
 
 def compare(geometry, size, batch, density, limit=-1.0, seed=0):
-    """Output, moments and gradients against dense torch."""
+    """Assert that output, moments and gradients agree with dense torch."""
     x, values, positions, bias = draw(geometry, size, batch, density=density, seed=seed)
     moments = torch.empty(geometry.shape[0]), torch.empty(geometry.shape[0])
     y = ops.sparse_conv2d(x, values, positions, bias, geometry, limit, moments)

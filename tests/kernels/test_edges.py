@@ -1,36 +1,34 @@
-"""What a kernel is given at the edges of ordinary use: parts that are not wanted, empty batches, strange memory."""
+"""Unusual inputs of sparse layers: gradients that are not needed, empty batches, other memory formats, wrong shapes."""
 
 import pytest
 import torch
 from tests.kernels.cases import agree, draw, run, through_operator, through_torch
 
 from rewire.kernels import library
-from rewire.kernels.batch import ops
-from rewire.kernels.geometry import Geometry, batch_innermost
+from rewire.kernels.geometry import Geometry, to_hwcn
 
-LEVELS = [*library.available(), "reference"]
 GEOMETRY, SIZE = Geometry((6, 4, 3, 3), (2, 2), (1, 1)), (7, 6)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(autouse=True, params=LEVELS)
-def isa(request, monkeypatch):
-    loaded = None if request.param == "reference" else library.load(request.param)
-    monkeypatch.setattr(ops, "native", lambda: loaded)
+@pytest.fixture(autouse=True, params=[*library.available(), "reference"])
+def kernels(request):
+    with library.use(None if request.param == "reference" else library.load(request.param)):
+        yield
 
 
 @pytest.mark.parametrize("batch", [1, 5, 16, 37])
-def test_native_computes_only_what_is_wanted(batch):
+def test_native_computes_only_the_gradients_that_are_needed(batch):
     x, values, positions, bias = draw(GEOMETRY, SIZE, batch)
     y = through_operator(x, values, positions, bias, GEOMETRY)
     grad = torch.randn_like(y)
     whole = torch.autograd.grad(y, (x, values, bias), grad)
-    for wanted in ((True, False, False), (False, True, False), (False, False, True), (True, False, True)):
-        parts = [t.detach().requires_grad_(want) for t, want in zip((x, values, bias), wanted, strict=True)]
+    for needed in ((True, False, False), (False, True, False), (False, False, True), (True, False, True)):
+        parts = [t.detach().requires_grad_(need) for t, need in zip((x, values, bias), needed, strict=True)]
         y = through_operator(parts[0], parts[1], positions, parts[2], GEOMETRY)
-        found = torch.autograd.grad(y, [t for t, want in zip(parts, wanted, strict=True) if want], grad)
-        agree(found, [t for t, want in zip(whole, wanted, strict=True) if want], 1e-6)
+        found = torch.autograd.grad(y, [t for t, need in zip(parts, needed, strict=True) if need], grad)
+        agree(found, [t for t, need in zip(whole, needed, strict=True) if need], 1e-6)
 
 
 def test_native_needs_no_bias_and_no_gradient():
@@ -59,23 +57,23 @@ def test_native_takes_a_layer_without_any_weight():
     )
 
 
-@pytest.mark.parametrize("form", ["innermost", "channels_last", "strided", "flipped"])
+@pytest.mark.parametrize("form", ["hwcn", "channels_last", "strided", "flipped"])
 def test_native_reads_any_memory_format(form):
     x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
     expected = run(through_torch, x, values, positions, bias, GEOMETRY, torch.ones(5, 6, 4, 3))
     forms = {
-        "innermost": lambda t: batch_innermost(t).permute(3, 2, 0, 1),
+        "hwcn": lambda t: to_hwcn(t).permute(3, 2, 0, 1),
         "channels_last": lambda t: t.contiguous(memory_format=torch.channels_last),
         "strided": lambda t: t.repeat_interleave(2, 3)[..., ::2],
         "flipped": lambda t: t.flip(0).flip(0),
     }
     given = forms[form](x.detach()).requires_grad_()
-    grad = torch.ones(()).expand(5, 6, 4, 3)  # as the gradient of a sum comes: one number for all
+    grad = torch.ones(()).expand(5, 6, 4, 3)  # as the gradient of a sum arrives: one number expanded
     agree(run(through_operator, given, values, positions, bias, GEOMETRY, grad), expected, 1e-5)
 
 
-def test_native_does_not_read_what_it_must_not():
-    """A value that is not a number reaches its own image and the outputs that see it, no others."""
+def test_native_nan_stays_in_its_own_sample():
+    """A NaN reaches the outputs of its own sample that read it, and no others."""
     x, values, positions, bias = draw(GEOMETRY, SIZE, 37)
     with torch.no_grad():
         x[20, 1, 3, 2] = float("nan")
@@ -89,7 +87,7 @@ def test_native_does_not_read_what_it_must_not():
 @pytest.mark.parametrize("shape", [(5, 3, 7, 6), (5, 5, 7, 6), (4, 7, 6)])
 def test_an_input_that_does_not_fit_is_refused(shape):
     _x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
-    with pytest.raises(ValueError, match=r"the layer reads 4 channels of N, C, H, W maps, not \("):
+    with pytest.raises(ValueError, match=r"the layer reads 4 channels of an N, C, H, W input, not \("):
         through_operator(torch.randn(shape), values, positions, bias, GEOMETRY)
     with pytest.raises(ValueError, match="every value needs its position"):
         through_operator(torch.randn(5, 4, 7, 6), values[1:], positions, bias, GEOMETRY)
@@ -97,7 +95,7 @@ def test_an_input_that_does_not_fit_is_refused(shape):
 
 @pytest.mark.parametrize("bad", [-1, 216])
 def test_positions_outside_of_the_weight_are_refused(bad):
-    if ops.native() is None:
+    if library.native() is None:
         pytest.skip("torch checks its own indices")
     x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
     positions[3] = bad

@@ -1,4 +1,4 @@
-"""Sparse linear and conv2d: threads and blocks, fuzzed shapes, how they are registered, chosen and missed."""
+"""Sparse layers: threads and column blocks, fuzzed shapes, registered operators, choice of an instruction set."""
 
 import math
 import os
@@ -13,27 +13,22 @@ from tests.kernels.cases import agree, draw, linear, run, through_operator, thro
 
 from rewire.kernels import library, reference
 from rewire.kernels.batch import ops
-from rewire.kernels.geometry import Geometry, is_batch_innermost
+from rewire.kernels.batch.plan import Plan
+from rewire.kernels.geometry import Geometry, is_hwcn
+from rewire.kernels.plan_cache import cached_plan, plan_bytes
 
-LEVELS = library.available()
-needs_native = pytest.mark.skipif(not LEVELS, reason="the native kernels are not built")
-
-
-@pytest.fixture(params=LEVELS)
-def isa(request, monkeypatch):
-    loaded = library.load(request.param)
-    monkeypatch.setattr(ops, "native", lambda: loaded)
-    return request.param
+ISAS = library.available()
+needs_native = pytest.mark.skipif(not ISAS, reason="the native kernels are not built")
 
 
 @needs_native
-def test_native_blocks_and_threads(isa):
-    """Several blocks of channels, rows shared out over threads, and pixels shared out over threads."""
+def test_native_column_blocks_and_threads(isa):
+    """Several column blocks; threads that split rows, and threads that split pixels."""
     for geometry, size in ((Geometry((64, 3000, 1, 1)), (1, 1)), (Geometry((40, 300, 3, 3), padding=(1, 1)), (9, 9))):
-        batch = 32 if math.prod(size) > 1 else 20  # whole tiles for the windows of a convolution
+        batch = 32 if math.prod(size) > 1 else 20  # whole im2col tiles for the convolution
         x, values, positions, bias = draw(geometry, size, batch, density=0.2)
         grad = torch.randn(batch, geometry.shape[0], *geometry.output(*size))
-        assert ops.plan_for(geometry, positions, *size).forward.blocks > 1
+        assert cached_plan(Plan, geometry, positions, *size).forward.col_blocks > 1
         exact = run(through_torch, x, values, positions, bias, geometry, grad)
         before = torch.get_num_threads()
         for threads in (1, 2, 3):
@@ -57,37 +52,35 @@ def test_fuzzed_shapes_stay_inside_their_memory(data):
         (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))),
         groups,
     )
-    least = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(geometry.dilation, kernel, geometry.padding, strict=True)]
-    size = tuple(max(n, 1) + data.draw(st.integers(0, 9)) for n in least)
+    smallest = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(geometry.dilation, kernel, geometry.padding, strict=True)]
+    size = tuple(max(n, 1) + data.draw(st.integers(0, 9)) for n in smallest)
     batch, density = data.draw(st.integers(1, 40) | st.sampled_from((16, 32, 64))), data.draw(st.floats(0.0, 1.0))
     x, values, positions, bias = draw(geometry, size, batch, density=density)
     grad = torch.randn(batch, geometry.shape[0], *geometry.output(*size))
     exact = run(through_torch, x, values, positions, bias, geometry, grad)
-    for level in LEVELS:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ops, "native", lambda level=level: library.load(level))
+    for isa in ISAS:
+        with library.use(library.load(isa)):
             agree(run(through_operator, x, values, positions, bias, geometry, grad), exact, 1e-4)
 
 
 @needs_native
-def test_the_output_has_the_batch_innermost_and_relu_is_fused():
+def test_the_output_is_hwcn_and_relu_is_fused():
     geometry = Geometry((12, 6, 3, 3), padding=(1, 1))
     x, values, positions, bias = draw(geometry, (5, 5), 16)
     y = ops.sparse_conv2d(x, values, positions, bias, geometry)
     fused = ops.sparse_conv2d(x, values, positions, bias, geometry, math.inf)
-    assert is_batch_innermost(y)
+    assert is_hwcn(y)
     assert torch.equal(fused, y.relu())
     one, other = (torch.autograd.grad(t.sum(), values)[0] for t in (fused, y.relu()))
     torch.testing.assert_close(one, other)
 
 
-def test_positions_that_are_written_to_get_new_tables():
-    geometry = Geometry((2, 3, 1, 1))
+def test_positions_that_are_written_to_get_a_new_plan():
     x, values, positions = torch.eye(3), torch.tensor([2.0]), torch.tensor([1])
     assert linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 2, 0, 0, 0, 0]
     positions.fill_(5)
     assert linear(x, values, positions, None, 2).t().flatten().tolist() == [0, 0, 0, 0, 0, 2]
-    assert ops.plan_for(geometry, positions, 1, 1).nbytes > 0
+    assert library.native() is None or plan_bytes(positions) > 0
 
 
 def test_registered_operators_are_sound():
@@ -106,21 +99,21 @@ def test_compile_sees_one_operator():
     torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
 
 
-def test_what_does_not_fit_is_told():
-    with pytest.raises(ValueError, match=r"a map of 2x2 is too small for a kernel of 3x3 with padding \(0, 0\)"):
+def test_an_input_smaller_than_the_kernel_is_refused():
+    with pytest.raises(ValueError, match=r"an input of 2x2 is too small for a kernel of 3x3 with padding \(0, 0\)"):
         Geometry((1, 1, 3, 3)).output(2, 2)
 
 
 def test_the_instruction_set_can_be_chosen():
     code = "from rewire.kernels import info; print(info()['isa'])"
-    for level in [*LEVELS, "reference"]:
-        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": level}, capture_output=True)
-        assert done.stdout.decode().strip() == level
+    for isa in [*ISAS, "reference"]:
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": isa}, capture_output=True)
+        assert done.stdout.decode().strip() == isa
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": "mmx"}, capture_output=True)
     assert "REWIRE_ISA='mmx' is not available here; choose from" in done.stderr.decode()
 
 
-def test_without_libraries_the_reference_serves_and_one_warning_says_so(tmp_path):
+def test_without_libraries_the_reference_runs_with_one_warning(tmp_path):
     code = (
         "import warnings, torch; warnings.simplefilter('error', DeprecationWarning)\n"
         "from rewire.kernels.batch import ops; from rewire.kernels.geometry import Geometry\n"

@@ -26,7 +26,7 @@ def names(found):
 def test_every_conv_and_linear_once_and_never_embeddings_or_norms():
     found, left_out = find_layers(Mixed())
     assert names(found) == ["conv", "up", "body.0", "body.1"]
-    assert left_out == {"head": "shared with an embedding"}
+    assert left_out == {"head": "shared with the embedding embed"}
     assert found[1].spec.groups == 2
     assert found[1].spec.transposed
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import rewire
 from rewire.kernels import library
-from rewire.kernels.batch import norm
+from rewire.kernels.batch import relu
 from rewire.nn.fusion import HwcnSequential
 from rewire.nn.hwcn import HwcnLinear
 from rewire.nn.packed import PACKED_MODULES
@@ -100,7 +100,7 @@ def test_what_is_ranked_at_a_rewiring_is_the_gradient_before_the_relu():
 def test_relu_in_memory_that_is_used_again(shape, limit):
     n, c, h, w = shape
     x = (torch.randn(h, w, c, n) * 5).permute(3, 2, 0, 1).requires_grad_()
-    y, expected = norm.relu(x, limit), x.clamp(0, limit)
+    y, expected = relu.relu(x, limit), x.clamp(0, limit)
     grad = torch.randn_like(x)
     assert torch.equal(y, expected)
     assert y.stride() == x.stride()

@@ -160,7 +160,7 @@ def test_zeros_of_a_plain_model_are_missing_weights_if_one_says_so():
     assert not [name for name, _ in small.named_buffers()]
     same(model, small, 2)
     packed = shrink(model, torch.zeros(1, 2), topology="nonzero", packed=True)
-    assert packed[0].weight.tolist() == [1, 2]
+    assert packed[0].weight_values.tolist() == [1, 2]
     with pytest.raises(ValueError, match="topology must be masks by layer name or 'nonzero', not 'zero'"):
         shrink(model, torch.zeros(1, 2), topology="zero")
 

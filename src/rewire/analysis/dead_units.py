@@ -39,5 +39,5 @@ def count_units(spec: LayerSpec, active: Tensor) -> Units:
         empty_neurons=int((~used_out).sum()),
         inputs=inputs,
         empty_inputs=int((~used_in).sum()),
-        remaining=int(per_group.sum()) * spec.shape[2:].numel(),
+        remaining=int(per_group.sum()) * spec.matrix[2:].numel(),
     )

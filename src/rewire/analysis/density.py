@@ -29,7 +29,9 @@ class LayerDensity:
 
 def masks(model: nn.Module) -> dict[str, Tensor]:
     """A bool mask for each layer, true where a weight exists. If the model is sharded, all ranks must call this."""
-    by_spec = {layer.spec: mask_in(layer.module) for layer in find_layers(unwrap(model), frozen=True)[0]}
+    by_spec = {
+        layer.spec: mask_in(layer.module, layer.attribute) for layer in find_layers(unwrap(model), frozen=True)[0]
+    }
     return {
         spec.name: torch.ones(spec.shape, dtype=torch.bool) if mask is None else whole(mask.detach()).cpu()
         for spec, mask in by_spec.items()

@@ -1,34 +1,41 @@
 """Multiply-accumulates (MACs) of a forward pass and of a training: active weights times how often each is used."""
 
+import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import parameters_of
 from rewire.core.layer import Signal
 from rewire.core.method import Method, Rewiring
 from rewire.model.modes import evaluating
-from rewire.model.select import conv_and_linear, find_layers, unwrap
+from rewire.model.select import SelectedWeight, find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """How often each weight of a Conv or Linear layer is used for one input of the network: output pixels, tokens.
+    """How often each weight of a layer is used for one input of the network: output pixels, tokens.
 
     A weight that several modules share is used by each of them, and a module that is called twice uses it twice.
+    How often the weights of ``nn.MultiheadAttention``, experts and recurrent layers are used cannot be told from their
+    inputs and outputs: they are not counted, and a warning names them.
 
     >>> positions(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU()), torch.zeros(1, 1, 8, 8))
     {'0': 64}
     """
     model = unwrap(model)
     uses: dict[str, int] = {}
-    names = {id(layer.parameter): layer.spec.name for layer in find_layers(model, frozen=True)[0]}
+    layers = find_layers(model, frozen=True)[0]
+    names = {id(layer.parameter): layer.spec.name for layer in layers if _is_counted(layer)}
+    if other := [layer.spec.name for layer in layers if not _is_counted(layer)]:
+        warnings.warn(f"not counted, because their use cannot be seen from outside: {', '.join(other)}", stacklevel=2)
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        name = names[id(module._parameters["weight"])]
+        name = names[id(parameters_of(module)["weight"])]
         uses[name] = uses.get(name, 0) + _uses_per_input(module, inputs[0], output)
 
-    modules = [module for _, module in conv_and_linear(model) if id(module._parameters.get("weight")) in names]
+    modules = [module for module in model.modules() if id(parameters_of(module).get("weight")) in names]
     hooks = [module.register_forward_hook(count) for module in modules]
     try:
         with evaluating(model), torch.no_grad():
@@ -37,6 +44,11 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
         for hook in hooks:
             hook.remove()
     return uses
+
+
+def _is_counted(layer: SelectedWeight) -> bool:
+    """Whether a module applies its one weight to every position of its input or output."""
+    return layer.attribute == "weight" and layer.spec.stack == 1 and not isinstance(layer.module, nn.Bilinear)
 
 
 def _uses_per_input(module: nn.Module, x: Tensor, y: Tensor) -> int:

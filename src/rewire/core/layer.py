@@ -40,18 +40,36 @@ class Layer(Protocol):
     def read(self, signal: AnySignal) -> Tensor:
         """The signal or score at the active positions: ``(nnz,)``, in the order of ``active()``."""
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal or score at sorted inactive positions that this process holds, in their order."""
+
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``, of those at or above ``floor`` and not zero."""
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What a start knows about a weight: its name, its shape and which units it connects."""
+    """What a start knows about a weight: its name, its shape and which units it connects.
+
+    ``matrix`` is the same weight, entry by entry, in the shape of a (grouped) convolution: ``(outputs, inputs of a
+    group, *taps)``, or ``(inputs, outputs of a group, *taps)`` if ``transposed``. It differs from ``shape`` where a
+    parameter has further dimensions. A ``stack`` holds several matrices one after the other, the experts of a mixture
+    for instance; each is a group of its own.
+
+    >>> LayerSpec("experts", torch.Size([8, 6, 4]), groups=8, matrix=torch.Size([48, 4]), stack=8).numel
+    192
+    """
 
     name: str
     shape: torch.Size
     groups: int = 1
     transposed: bool = False
+    matrix: torch.Size = field(default_factory=torch.Size)
+    stack: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.matrix:
+            object.__setattr__(self, "matrix", self.shape)
 
     @property
     def numel(self) -> int:

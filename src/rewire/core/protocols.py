@@ -86,6 +86,14 @@ class RanksTheNetwork(Protocol):
         """The ``n`` largest inactive gradients, as one list per layer; ``None`` if it does not rank gradients."""
 
 
+@runtime_checkable
+class Samples(Protocol):
+    """A ``Grow`` that chooses among some inactive positions only: the signals there are captured before a step."""
+
+    def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
+        """Sorted inactive positions of a layer, before the drop; the same whenever it is called at one step."""
+
+
 class Grow(Protocol):
     """Exactly ``k`` sorted positions of a layer that are free after the drop."""
 

@@ -1,6 +1,7 @@
 """The ranks that train one model together: find them, and verify that they agree.
 
-Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings.
+Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings and
+the steps right after them.
 Ordinary steps call no collective. If ranks differ, all of them notice and all raise, so that none waits for another.
 """
 
@@ -19,7 +20,7 @@ from rewire.core.ranks import ALONE, Ranks
 from rewire.distributed.dtensor import is_sharded, sharded_by_rows
 from rewire.distributed.group import Group, Traffic
 from rewire.distributed.topk import Shards
-from rewire.model.state_names import MASK
+from rewire.model.state_names import mask_name
 
 
 class NamedShape(Protocol):
@@ -175,7 +176,8 @@ def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParal
 
 def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
     """Masks agree by construction: DDP need not send them before every forward pass. They may not be there yet."""
-    wrapper.parameters_to_ignore |= {f"{name}.{MASK}".lstrip(".") for name, _ in wrapper.module.named_modules()}
+    parameters = wrapper.module.named_parameters(remove_duplicate=False)
+    wrapper.parameters_to_ignore |= {mask_name(name) for name, parameter in parameters if parameter.dim() > 1}
     wrapper._assign_modules_buffers()
 
 
@@ -185,7 +187,7 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
     A model may be wrapped in DDP after ``sparsify``; it must not be sharded after it, for its parameters are replaced.
     """
     for layer in layers:
-        if is_sharded(layer.module._parameters.get("weight")) and not is_sharded(layer.parameter):
+        if not is_sharded(layer.parameter) and any(map(is_sharded, layer.module._parameters.values())):
             raise RuntimeError(
                 f"{layer.name} was sharded after sparsify: call fully_shard first, then build the optimizer from "
                 "model.parameters(), then sparsify"

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from rewire.inference.graph import PackedGraph
 from rewire.inference.layers import pack_nonzeros, use_hwcn_modules
 from rewire.inference.trace import PackedTracer
-from rewire.kernels.geometry import batch_innermost
+from rewire.kernels.geometry import to_hwcn
 from rewire.nn.packed import weight_parameter
 
 REPEATS = 5
@@ -53,13 +53,13 @@ def is_faster_packed(layer: nn.Module, x: Tensor) -> bool:
     use_hwcn_modules(dense)
     is_image_batch = x.dim() == 4 and len(x) > 1
     if is_image_batch:
-        x = batch_innermost(x).permute(3, 2, 0, 1)
+        x = to_hwcn(x).permute(3, 2, 0, 1)
     elif x.dim() == 2:
         x = x.t().contiguous().t()
 
     def run_dense() -> Tensor:
         y: Tensor = dense(x)
-        return batch_innermost(y) if is_image_batch else y
+        return to_hwcn(y) if is_image_batch else y
 
     times: dict[str, list[float]] = {"dense": [], "packed": []}
     for _ in range(REPEATS):  # alternating, so that a slow phase of the machine affects both

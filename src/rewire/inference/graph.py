@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from rewire._torch import buffers_of, children_of, has_forward_hooks, has_hooks, parameters_of
+from rewire._torch import buffers_of, children_of, has_forward_hooks, has_hooks, parameters_of, write_count
 from rewire.inference.lower import NotLowerableError, lower
-from rewire.kernels.batch import ops
+from rewire.kernels.eligibility import is_eager, runs_native
 from rewire.kernels.library import native
 from rewire.kernels.sample.program import Program
 
@@ -44,7 +44,7 @@ def _restore(rebuild: Callable[..., fx.GraphModule], args: tuple[Any, ...]) -> P
 
 def _run_one_sample(model: PackedGraph, x: Any) -> Tensor | None:
     """The output for one sample from one native call; ``None`` if the model has to run layer by layer."""
-    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or x.dim() not in (2, 4):
+    if not isinstance(x, Tensor) or not is_eager(x) or not runs_native(x) or x.dim() not in (2, 4):
         return None
     if len(x) != 1 or torch.is_autocast_enabled("cpu"):
         return None
@@ -75,7 +75,7 @@ class SamplePrograms:
                 for name, tensor in dictionary.items():
                     self.references.append((dictionary, name, tensor))
                     if tensor is not None:
-                        self.tensors.append((tensor, tensor.data_ptr(), tensor.shape, ops.writes(tensor)))
+                        self.tensors.append((tensor, tensor.data_ptr(), tensor.shape, write_count(tensor)))
 
     def __reduce__(self) -> Any:
         """A copied or saved model starts without programs."""
@@ -91,7 +91,7 @@ class SamplePrograms:
             if dictionary.get(name) is not value:
                 return False
         for tensor, address, shape, writes in self.tensors:
-            if tensor.data_ptr() != address or tensor.shape != shape or ops.writes(tensor) != writes:
+            if tensor.data_ptr() != address or tensor.shape != shape or write_count(tensor) != writes:
                 return False
         return True
 

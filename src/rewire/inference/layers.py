@@ -70,6 +70,13 @@ def pack_nonzeros(layers: list[nn.Module]) -> None:
         weight_parameter(sharing[0]).requires_grad_(False)
 
 
+def name_packed_layers(model: nn.Module) -> None:
+    """In place: tell packed layers their names in the model, for messages."""
+    for name, module in model.named_modules():
+        if isinstance(module, Packed):
+            module.layer_name = name
+
+
 def use_hwcn_modules(model: nn.Module) -> None:
     """In place: batch norm, ReLU, pooling, flatten and dense linear layers that read and write HWCN layout."""
     for module in model.modules():

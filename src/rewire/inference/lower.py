@@ -14,10 +14,11 @@ from torch import Tensor, fx, nn
 from rewire._torch import parameters_of
 from rewire.inference.functional import SIZE_QUERIES, module_for
 from rewire.inference.nodes import node_relu_limit, only_user
-from rewire.kernels.batch import ops
+from rewire.kernels.csr import refuse_outside
+from rewire.kernels.eligibility import runs_native
 from rewire.kernels.library import native
-from rewire.kernels.sample.activation import INPUT, OUTPUT, Kind, Planes, Step
-from rewire.kernels.sample.program import Weights, layer_steps, margin_for
+from rewire.kernels.sample.activation import INPUT, OUTPUT, Activation, Kind, Step, Window
+from rewire.kernels.sample.layer_steps import Weights, layer_steps, margin_for
 from rewire.nn.coverage import extra_padding_of, geometry_of, no_kernel_reason
 from rewire.nn.fusion import leading_relu_limit
 from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, pool_window
@@ -50,7 +51,7 @@ class ProgramBuilder(fx.Interpreter):
     def __init__(self, model: fx.GraphModule) -> None:
         super().__init__(model)
         self.steps: list[Step] = []
-        self.activations: dict[fx.Node, Planes] = {}
+        self.activations: dict[fx.Node, Activation] = {}
         self.aliases: dict[fx.Node, fx.Node] = {}  # nodes whose output is, in torch, the memory of another node's
         self.deferred: set[fx.Node] = set()  # layers that are lowered together with the sum that reads them
         called = [self.fetch_attr(str(node.target)) for node in model.graph.nodes if node.op == "call_module"]
@@ -86,7 +87,7 @@ class ProgramBuilder(fx.Interpreter):
         """The output of a node on meta tensors, without lowering it."""
         return super().run_node(node)
 
-    def activation(self, node: Any) -> Planes:
+    def activation(self, node: Any) -> Activation:
         """The activation that a node was lowered to."""
         if node not in self.activations:
             raise NotLowerableError(f"{node} is no activation of the sample")
@@ -99,15 +100,15 @@ class ProgramBuilder(fx.Interpreter):
 
     def _lower_input(self, node: fx.Node, x: Tensor) -> Tensor:
         height, width = x.shape[2:] or (1, 1)
-        source = Planes(x.shape[1], height, width, at=INPUT)
-        self.add_steps(node, Step(Kind.COPY, source, replace(source, margin=self.margin, at=0)))
+        source = Activation(x.shape[1], height, width, offset=INPUT)
+        self.add_steps(node, Step(Kind.COPY, source, replace(source, margin=self.margin, offset=0)))
         return x
 
     def _lower_output(self, node: fx.Node, y: Any) -> Tensor:
         if not isinstance(y, Tensor):
             raise NotLowerableError("the model returns something else than one tensor")
         result = self.activation(node.args[0])
-        self.steps.append(Step(Kind.COPY, result, replace(result, margin=0, at=OUTPUT)))
+        self.steps.append(Step(Kind.COPY, result, replace(result, margin=0, offset=OUTPUT)))
         return y
 
     def has_one_reader(self, node: Any) -> bool:
@@ -119,17 +120,17 @@ class ProgramBuilder(fx.Interpreter):
         return False
 
     def add_layer(
-        self, node: fx.Node, relu_limit: float, sum_node: fx.Node | None = None, other: Planes | None = None
+        self, node: fx.Node, relu_limit: float, sum_node: fx.Node | None = None, addend: Activation | None = None
     ) -> None:
-        """Append a layer. With ``other``, that activation is added and the result is the output of ``sum_node``."""
+        """Append a layer. With ``addend``, that activation is added and the result is the output of ``sum_node``."""
         library, source = native(), self.activation(node.args[0])
         assert library is not None
-        weights = replace(_weights(self.fetch_attr(str(node.target))), limit=relu_limit)
+        weights = replace(_weights(self.fetch_attr(str(node.target))), relu_limit=relu_limit)
         if weights.positions is not None:
-            ops.refuse_outside(weights.geometry, weights.positions)
-        steps = layer_steps(library, weights, source, self.margin, other)
-        if other is not None:
-            _refuse_other_layout(steps[-1].target, other)
+            refuse_outside(weights.geometry, weights.positions)
+        steps = layer_steps(library, weights, source, self.margin, addend)
+        if addend is not None:
+            _refuse_other_layout(steps[-1].target, addend)
         self.add_steps(sum_node or node, *steps)
 
 
@@ -170,7 +171,7 @@ def _lower_relu(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Te
     source = builder.activation(node.args[0])
     if module.inplace and not builder.has_one_reader(node.args[0]):
         raise NotLowerableError(f"{node} changes an activation in place that other nodes read")
-    builder.add_steps(node, Step(Kind.ADD, source, replace(source), limit=leading_relu_limit([module])))
+    builder.add_steps(node, Step(Kind.ADD, source, replace(source), relu_limit=leading_relu_limit([module])))
     return x
 
 
@@ -184,7 +185,7 @@ def _lower_alias(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: T
     if y.shape == x.shape or (source.pixels == 1 and y.shape == (1, source.channels)):
         builder.activations[node] = source
     elif y.shape == (1, source.channels * source.pixels):
-        builder.add_steps(node, Step(Kind.COPY, source, Planes(y.shape[1], 1, 1)))
+        builder.add_steps(node, Step(Kind.COPY, source, Activation(y.shape[1], 1, 1)))
     else:
         raise NotLowerableError(f"{node} changes the shape to {tuple(y.shape)}")
     return y
@@ -192,13 +193,13 @@ def _lower_alias(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: T
 
 def _lower_max_pool(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.MaxPool2d)
-    return _lower_pool(builder, node, module, Kind.MAX_POOL, (*pool_window(module), 0, 0))
+    return _lower_pool(builder, node, module, Kind.MAX_POOL, _window(module))
 
 
 def _lower_avg_pool(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.AvgPool2d)
-    window = (*pool_window(module), int(module.count_include_pad), 0)
-    return _lower_pool(builder, node, module, Kind.AVERAGE_POOL, window)
+    window = _window(module, module.count_include_pad)
+    return _lower_pool(builder, node, module, Kind.AVG_POOL, window)
 
 
 def _lower_adaptive_avg_pool(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
@@ -206,7 +207,7 @@ def _lower_adaptive_avg_pool(builder: ProgramBuilder, node: fx.Node, module: nn.
     if module.output_size == x.shape[2:]:
         return _lower_alias(builder, node, module, x)
     source = builder.activation(node.args[0])
-    return _lower_pool(builder, node, module, Kind.AVERAGE_POOL, (source.height, source.width, 1, 1, 0, 0, 0, 0))
+    return _lower_pool(builder, node, module, Kind.AVG_POOL, Window((source.height, source.width), (1, 1)))
 
 
 def _lower_pool(
@@ -214,15 +215,22 @@ def _lower_pool(
     node: fx.Node,
     module: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d,
     kind: Kind,
-    window: tuple[int, ...],
+    window: Window,
 ) -> Tensor:
     if not has_pool_kernel(module):
         raise NotLowerableError(f"there is no step for {module}")
     source = builder.activation(node.args[0])
     y: Tensor = builder.run_on_meta(node)
     height, width = y.shape[2:] or (1, 1)
-    builder.add_steps(node, Step(kind, source, Planes(source.channels, height, width, builder.margin), window=window))
+    builder.add_steps(
+        node, Step(kind, source, Activation(source.channels, height, width, builder.margin), window=window)
+    )
     return y
+
+
+def _window(module: nn.MaxPool2d | nn.AvgPool2d, count_padding: bool = False) -> Window:
+    height, width, stride_y, stride_x, pad_y, pad_x = pool_window(module)
+    return Window((height, width), (stride_y, stride_x), (pad_y, pad_x), count_padding)
 
 
 Lowering = Callable[[ProgramBuilder, fx.Node, nn.Module, Tensor], Tensor]
@@ -261,11 +269,11 @@ def _weights(layer: nn.Module) -> Weights:
     if extra_padding_of(layer) != (0, 0):
         raise NotLowerableError(f"{layer} pads one side more than the other")
     tensors = [tensor.detach() for tensor in (weight, bias) if tensor is not None]
-    if not ops.is_fast(*tensors) or not all(tensor.is_contiguous() for tensor in tensors):
+    if not runs_native(*tensors) or not all(tensor.is_contiguous() for tensor in tensors):
         raise NotLowerableError("the weights are not float32 on the CPU, or not contiguous")
     return Weights(geometry, tensors[0], None if bias is None else tensors[1], positions)
 
 
-def _refuse_other_layout(activation: Planes, other: Planes) -> None:
-    if activation.form != other.form:
+def _refuse_other_layout(activation: Activation, other: Activation) -> None:
+    if activation.layout != other.layout:
         raise NotLowerableError("a sum of activations that differ in shape or margin")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rewire.inference.choose import faster_packed_layers, sparse_layers
 from rewire.inference.fuse import fold_batch_norm, fuse_relu, fuse_sums
 from rewire.inference.graph import PackedGraph
-from rewire.inference.layers import pack_nonzeros, packable_layers, use_hwcn_modules
+from rewire.inference.layers import name_packed_layers, pack_nonzeros, packable_layers, use_hwcn_modules
 from rewire.inference.trace import trace
 from rewire.stores.convert import to_dense
 
@@ -47,6 +47,7 @@ def pack(
         else (faster_packed_layers(packed, layers, example))
     )
     pack_nonzeros(chosen)
+    name_packed_layers(packed)
     use_hwcn_modules(packed)
     if isinstance(packed, PackedGraph):
         fuse_relu(packed)

@@ -4,16 +4,38 @@ Trainers load a checkpoint's weights before they create an optimizer, and the ma
 be made sparse with a placeholder optimizer that never steps; the rewirer moves to the real one once there is one.
 """
 
+import copy
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from rewire.attach import sparsify
 from rewire.core.method import Method
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
+
+
+class ModelHook:
+    """A hook on one model. Copies of the model, and what is unpickled of it, have it too, but there it does nothing."""
+
+    def __init__(self, model: nn.Module | None, function: Callable[..., None] | None) -> None:
+        self._model, self._function = None if model is None else weakref.ref(model), function
+
+    def __call__(self, module: nn.Module, *args: Any) -> None:
+        """Call the function if the hook sits on the model that it was made for."""
+        if self._function is not None and self._model is not None and self._model() is module:
+            self._function(module, *args)
+
+    def __deepcopy__(self, _memo: object) -> "ModelHook":
+        return ModelHook(None, None)
+
+    def __reduce__(self) -> Any:
+        return ModelHook, (None, None)
 
 
 class Attachment:
@@ -26,6 +48,7 @@ class Attachment:
             )
         self.method, self.options = method, options
         self.rewirer: Rewirer | None = None
+        self.when_sparse: Callable[[], None] | None = None  # called after the model was made sparse
         self._watched: nn.Module | None = None
 
     def is_attached_to(self, model: nn.Module) -> bool:
@@ -35,14 +58,19 @@ class Attachment:
     def prepare(self, model: nn.Module) -> None:
         """Make the model sparse before there is an optimizer, so that a checkpoint with masks can be loaded."""
         if not self.is_attached_to(model):
-            self.rewirer = sparsify(model, _placeholder(unwrap(model)), self.method, **self.options)
+            self._sparsify(model, _placeholder(unwrap(model)))
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
         """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer."""
         if self.rewirer is not None and self.is_attached_to(model):
             self.rewirer.follow(optimizer)
-        else:
-            self.rewirer = sparsify(model, optimizer, self.method, **self.options)
+            return self.rewirer
+        return self._sparsify(model, optimizer)
+
+    def _sparsify(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
+        self.rewirer = sparsify(model, optimizer, self.method, **self.options)
+        if self.when_sparse is not None:
+            self.when_sparse()
         return self.rewirer
 
     def watch(self, model: nn.Module) -> None:
@@ -51,12 +79,11 @@ class Attachment:
             return
         self._watched = model
 
-        def before_loading(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-            # Compared by identity: a copy of the model has this hook too.
-            if module is model and any(key.endswith((f".{MASK}", f".{POSITIONS}")) for key in state):
+        def before_loading(module: nn.Module, state: dict[str, Any], *_: object) -> None:
+            if holds_topology(state):
                 self.prepare(module)
 
-        model.register_load_state_dict_pre_hook(before_loading)
+        model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
 
     def densities(self) -> dict[str, float]:
         """Metrics to log: the density of the network and of every layer."""
@@ -64,6 +91,28 @@ class Attachment:
             return {}
         layers = {f"density/{layer.name}": layer.density for layer in self.rewirer.layers}
         return {"density": self.rewirer.density} | layers
+
+
+def renew_averages(callbacks: Iterable[object], model: nn.Module, rewirer: Rewirer) -> None:
+    """Copies of the model that callbacks made before it was sparse are replaced by averages that follow it.
+
+    Trainers let callbacks copy the model before there is an optimizer. Such an average holds nothing yet but the values
+    that the model started with.
+    """
+    for callback in callbacks:
+        for name, value in list(vars(callback).items()):
+            if isinstance(value, AveragedModel) and type(value.module) is type(model):
+                value.module = _copy_like(model, value.module)
+                rewirer.register_average(value)
+            elif type(value) is type(model) and value is not model:
+                setattr(callback, name, _copy_like(model, value))
+                rewirer.register_average(getattr(callback, name))
+
+
+def _copy_like(model: nn.Module, other: nn.Module) -> nn.Module:
+    """A copy of the model on the device and in the mode of another one."""
+    device = next(other.parameters()).device
+    return copy.deepcopy(model).to(device).train(other.training)
 
 
 def _placeholder(model: nn.Module) -> torch.optim.Optimizer:

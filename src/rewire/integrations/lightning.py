@@ -3,7 +3,7 @@
 from typing import Any
 
 from rewire.core.method import Method
-from rewire.integrations.attachment import Attachment
+from rewire.integrations.attachment import Attachment, renew_averages
 from rewire.rewirer.rewirer import Rewirer
 
 try:
@@ -36,6 +36,12 @@ class Rewire(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the model sparse as soon as weights with masks are loaded: its layers may not exist yet."""
         self._attachment.watch(pl_module)
+        self._attachment.when_sparse = lambda: self._renew_averages(trainer, pl_module)
+
+    def _renew_averages(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning's callbacks for weight averaging have copied the module in their setup."""
+        assert self.rewirer is not None
+        renew_averages(trainer.callbacks, pl_module, self.rewirer)  # type: ignore[attr-defined]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the optimizer, which exists now, and load the rewirer's state."""

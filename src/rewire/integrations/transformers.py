@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rewire.core.method import Method
-from rewire.integrations.attachment import Attachment
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.integrations.attachment import Attachment, ModelHook
+from rewire.model.state_names import topology_names
 from rewire.rewirer.rewirer import Rewirer
 
 try:
@@ -95,13 +95,12 @@ class Rewire(TrainerCallback):
             return
         self._model = model
 
-        # Compared by identity: a copy of the model has these hooks too.
         def after_saving(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
             if module is self._model and self.rewirer is not None and not self.rewirer.removed:
                 state[prefix + KEY] = _to_bytes(self.rewirer.state_dict())
 
         def before_loading(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-            self._pending = state.pop(prefix + KEY, None)
+            self._pending = state.get(prefix + KEY)
             if module is self._model and self._pending is not None:
                 for saved, name in _saved_names(module).items():
                     if saved in state and name not in state:
@@ -109,13 +108,19 @@ class Rewire(TrainerCallback):
 
         def after_loading(module: nn.Module, keys: Any) -> None:
             if module is self._model and self._pending is not None and self.rewirer is not None:
-                _refuse_missing_masks(keys.missing_keys)
+                _refuse_missing_masks(module, keys.missing_keys)
                 self.rewirer.load_state_dict(_from_bytes(self._pending))
                 self._restored, self._pending = True, None
 
-        model.register_state_dict_post_hook(after_saving)
-        model.register_load_state_dict_pre_hook(before_loading)
-        model.register_load_state_dict_post_hook(after_loading)
+        model.register_state_dict_post_hook(ModelHook(model, after_saving))
+        model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
+        model.register_load_state_dict_pre_hook(_leave_rewirer_out)
+        model.register_load_state_dict_post_hook(ModelHook(model, after_loading))
+
+
+def _leave_rewirer_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """The model, and every copy of it, can load a state_dict with the rewirer's state in it."""
+    state.pop(prefix + KEY, None)
 
 
 def _saved_names(model: nn.Module) -> dict[str, str]:
@@ -134,8 +139,9 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
     return {name: names[id(tensor)] for name, tensor in saved.items() if names.get(id(tensor), name) != name}
 
 
-def _refuse_missing_masks(missing: list[str]) -> None:
-    masks = [name for name in missing if name.endswith((MASK, POSITIONS))]
+def _refuse_missing_masks(model: nn.Module, missing: list[str]) -> None:
+    topology = topology_names(model.state_dict())
+    masks = [name for name in missing if name in topology]
     if masks:
         raise ValueError(
             f"the checkpoint holds no {', '.join(masks)}: it was saved under other names, or of another model, and the "

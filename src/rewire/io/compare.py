@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from rewire.io.csr import masks_in
 from rewire.model.modes import evaluating
-from rewire.model.state_names import MASK
+from rewire.model.state_names import masks_in, without_masks
 from rewire.stores.convert import to_dense
 
 
@@ -41,7 +40,7 @@ def compare_networks(masked: nn.Module, state: Mapping[str, Tensor], example: Te
     dense = to_dense(masked).eval()
     for tensor in dense.state_dict().values():
         tensor.zero_()
-    dense.load_state_dict({name: tensor for name, tensor in state.items() if not name.endswith(MASK)})
+    dense.load_state_dict(without_masks(state))
     x = example.to(next(dense.parameters()).device)
     with evaluating(masked):
         compare_outputs(masked(x), dense(x))

@@ -10,28 +10,23 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rewire.model.state_names import MASK_SUFFIX
+from rewire.model.state_names import mask_name, masks_in, without_masks
 
 VALUES, COLUMNS, ROWS = ".sparse_values", ".sparse_columns", ".sparse_rows"
 LARGEST = 2**40  # elements of a dense tensor that a header may ask for: far more than any network has
 
 
-def masks_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The masks of a state_dict, by the names of their weights."""
-    return {n.removesuffix(MASK_SUFFIX): m for n, m in state.items() if n.endswith("weight" + MASK_SUFFIX)}
-
-
 def compress(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
     """Each masked weight as values, columns and row pointers, all other tensors unchanged; and the dense shapes."""
     masks, tensors, shapes = masks_in(state), dict[str, Tensor](), dict[str, list[int]]()
-    for name, tensor in state.items():
+    for name, tensor in without_masks(state).items():
         if name in masks:
             row_ptr, col_idx, values = csr_arrays(tensor, masks[name])
             tensors[name + VALUES] = values
             tensors[name + COLUMNS] = _narrowed(col_idx, tensor[0].numel())
             tensors[name + ROWS] = _narrowed(row_ptr, len(values) + 1)
             shapes[name] = list(tensor.shape)
-        elif name.removesuffix(MASK_SUFFIX) not in masks:
+        else:
             tensors[name] = tensor
     return tensors, shapes
 
@@ -48,7 +43,7 @@ def decompress(tensors: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -
         mask = torch.zeros(math.prod(shape), dtype=torch.bool)
         dense = torch.zeros(math.prod(shape), dtype=values.dtype)
         mask[positions], dense[positions] = True, values
-        state[name], state[name + MASK_SUFFIX] = dense.view(shape), mask.view(shape)
+        state[name], state[mask_name(name)] = dense.view(shape), mask.view(shape)
     return state
 
 

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from rewire.io.compare import compare_networks, compare_tensors
-from rewire.io.csr import csr_arrays, csr_tensor, masks_in
+from rewire.io.csr import csr_arrays, csr_tensor
 from rewire.io.files import first_line, write_checked
+from rewire.model.state_names import masks_in
 from rewire.stores.convert import to_masked
 
 METADATA = "metadata/"  # how the names of texts begin
 
 
 def to_csr(model: nn.Module) -> dict[str, Tensor]:
-    """Each sparse weight as a ``torch.sparse_csr`` matrix with one row per output.
+    """Each sparse weight as a ``torch.sparse_csr`` matrix with one row for each index of its first dimension.
 
+    Those are the outputs of Linear and Conv layers; GPT-2's ``Conv1D`` and transposed convolutions have inputs first.
     Entries are the weights that exist by topology, so an active weight whose value is zero is stored.
     """
     state = to_masked(model).state_dict()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rewire.io.compare import compare_networks, compare_tensors, state_on_cpu
 from rewire.io.files import read_tensors, write_checked, write_tensors
 from rewire.model.resize import sizes
-from rewire.model.state_names import MASK
+from rewire.model.state_names import without_masks
 from rewire.stores.convert import to_masked
 
 FORMAT = "rewire-dense-2"
@@ -24,7 +24,7 @@ def save_dense(
     in the file (``rewire.io.read_metadata`` reads it).
     """
     masked = to_masked(model)
-    state = {name: tensor for name, tensor in state_on_cpu(masked).items() if not name.endswith(MASK)}
+    state = without_masks(state_on_cpu(masked))
     own = {"format": FORMAT, "sizes": json.dumps(sizes(masked))}
 
     def check(file: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from rewire.io.compare import compare_networks, compare_tensors, state_on_cpu
-from rewire.io.csr import compress, decompress, masks_in
+from rewire.io.csr import compress, decompress
 from rewire.io.files import (
     CHECKSUM,
     DamagedFileError,
@@ -25,7 +25,7 @@ from rewire.io.files import (
 )
 from rewire.model.resize import resize, sizes
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import mask_name, masks_in, topology_names, without_masks
 from rewire.nn.packed import Packed
 from rewire.stores.convert import pack_masked, to_masked, unpack
 
@@ -119,18 +119,23 @@ def _metadata(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], module_sizes: Mapping[str, Any], packed: bool) -> None:
-    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology."""
+    """Load a ``state_dict`` into a model, which takes its sizes and, if it is to be packed, its topology.
+
+    In a model that is packed already, layers that are masked stay so.
+    """
     _refuse_other_names(model, state)
+    packed_before = [module for module in model.modules() if isinstance(module, Packed)]
     unpack(model)
     if packed:
         for name, mask in masks_in(state).items():
-            model.get_submodule(name.rpartition(".")[0]).register_buffer(MASK, mask.clone())
+            path, _, parameter = name.rpartition(".")
+            model.get_submodule(path).register_buffer(mask_name(parameter), mask.clone())
     known = model.state_dict()
-    loaded = {name: tensor for name, tensor in state.items() if name in known or not name.endswith(MASK)}
+    loaded = without_masks(state) | {name: tensor for name, tensor in state.items() if name in known}
     resize(model, loaded, module_sizes)
     model.load_state_dict(loaded)
     if packed:
-        pack_masked(model)
+        pack_masked(model, packed_before or None)
 
 
 def _refuse_other_names(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -138,9 +143,8 @@ def _refuse_other_names(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     Topology is left out of the comparison, and the file may have a bias that the model does not have yet.
     """
-    topology = (MASK, POSITIONS)
-    in_model = {name for name in model.state_dict() if not name.endswith(topology)}
-    in_file = {name for name in state if not name.endswith(topology)}
+    tensors = model.state_dict()
+    in_model, in_file = tensors.keys() - topology_names(tensors), state.keys() - topology_names(state)
     absent = {
         f"{path}.{name}"
         for path, module in model.named_modules()

@@ -1,4 +1,8 @@
-"""Truly sparse linear and conv2d on the CPU, each beside a plain-torch reference twin. ``info()`` tells which runs."""
+"""Sparse linear and convolution layers on the CPU: native kernels, and a reference implementation in plain torch.
+
+``batch/`` computes batches, forward and backward, in HWCN layout; ``sample/`` runs a whole network on one input in one
+native call; ``native/`` is the C++ of both. ``docs/kernels.md`` explains them.
+"""
 
 
 def info() -> dict[str, object]:

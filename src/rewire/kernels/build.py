@@ -1,8 +1,10 @@
 """Compiles the native kernels: ``python -m rewire.kernels.build``. The package's own build calls this too.
 
-One shared library per instruction set, from the same sources. Needs nothing but Python and a C++ compiler.
+One shared library per instruction set, from the same sources. Needs nothing but Python and a C++ compiler. Every
+library carries a hash of what it was built from, which ``library.py`` compares with the sources beside it.
 """
 
+import hashlib
 import os
 import platform
 import shutil
@@ -11,18 +13,46 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+NATIVE = HERE / "native"
 COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno")
-LEVELS: dict[str, tuple[str, ...]] = {  # from the most portable to the widest
+
+# Instruction sets from the most portable to the widest, with the CPU extensions that each needs. The extensions are
+# both passed to the compiler and asked of the CPU (``rewire_cpu_supports`` in native/interface.cpp).
+EXTENSIONS: dict[str, tuple[str, ...]] = {
     "baseline": (),
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512"),
+    "avx2": ("avx2", "fma"),
+    "avx512": ("avx2", "avx512f", "avx512dq", "avx512vl", "avx512bw"),
 }
+OPTIONS = {"avx512": ("-mprefer-vector-width=512",)}
 SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 
 
-def library(level: str, folder: Path | None = None) -> Path:
-    """Where the library of an instruction set is, or would be; ``REWIRE_LIBRARIES`` names another folder than ours."""
-    return (folder or Path(os.environ.get("REWIRE_LIBRARIES", HERE))) / f"librewire_{level}.so"
+def flags(isa: str) -> tuple[str, ...]:
+    """The compiler's flags for an instruction set.
+
+    >>> flags("avx2")[-2:]
+    ('-mavx2', '-mfma')
+    """
+    return (*COMMON, *(f"-m{name}" for name in EXTENSIONS[isa]), *OPTIONS.get(isa, ()))
+
+
+def sources() -> list[Path]:
+    """All C++ files, headers included; empty where the package was installed without them."""
+    return sorted([*NATIVE.glob("*.cpp"), *NATIVE.glob("*.hpp")])
+
+
+def source_hash(isa: str) -> str:
+    """A hash of all sources and of the flags; flags that are added for the sanitizers do not count."""
+    found = hashlib.sha256(" ".join(flags(isa)).encode())
+    for source in sources():
+        found.update(f"\n{source.name}\n".encode())
+        found.update(source.read_bytes())
+    return found.hexdigest()
+
+
+def library_path(isa: str, folder: Path | None = None) -> Path:
+    """The path of an instruction set's library; ``REWIRE_LIBRARIES`` names another folder than the package's own."""
+    return (folder or Path(os.environ.get("REWIRE_LIBRARIES", HERE))) / f"librewire_{isa}.so"
 
 
 def compiler() -> str | None:
@@ -33,27 +63,30 @@ def compiler() -> str | None:
     return None
 
 
-def levels() -> list[str]:
+def instruction_sets() -> list[str]:
     """The instruction sets that this kind of processor may have."""
-    return list(LEVELS) if platform.machine().lower() in ("x86_64", "amd64") else ["baseline"]
+    return list(EXTENSIONS) if platform.machine().lower() in ("x86_64", "amd64") else ["baseline"]
 
 
 def build(folder: Path = HERE, extra: tuple[str, ...] = ()) -> list[Path]:
-    """Compile every instruction set into ``folder``; what was built. ``extra`` flags come last."""
+    """Compile every instruction set into ``folder`` and return the libraries' paths. ``extra`` flags come last."""
     command = compiler()
     if command is None:
         raise FileNotFoundError("no C++ compiler was found: install g++ or clang++, or set CXX")
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [str(source) for source in sorted((HERE / "native").glob("*.cpp"))]
-    built = [library(level, folder) for level in levels()]
-    for level, path in zip(levels(), built, strict=True):
+    files = [str(source) for source in sources() if source.suffix == ".cpp"]
+    built = []
+    for isa in instruction_sets():
+        path = library_path(isa, folder)
         part = path.with_suffix(f".{os.getpid()}")  # renamed at the end: a running process may have the old one open
-        subprocess.run([command, *COMMON, *LEVELS[level], *extra, *sources, "-o", str(part)], check=True)
+        defined = f'-DREWIRE_SOURCE_HASH="{source_hash(isa)}"'
+        subprocess.run([command, *flags(isa), *extra, defined, *files, "-o", str(part)], check=True)
         part.replace(path)
+        built.append(path)
     return built
 
 
 if __name__ == "__main__":
-    wanted = [Path(word) for word in sys.argv[1:] if not word.startswith("-")] or [HERE]
-    for built_path in build(wanted[0], SANITIZE if "--sanitize" in sys.argv else ()):
+    folders = [Path(word) for word in sys.argv[1:] if not word.startswith("-")] or [HERE]
+    for built_path in build(folders[0], SANITIZE if "--sanitize" in sys.argv else ()):
         print(built_path)

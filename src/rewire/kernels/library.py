@@ -1,97 +1,124 @@
-"""Loads the native kernels that fit this processor, once, when they are first needed."""
+"""Loads the native library of the widest instruction set that this processor has, once, when it is first needed.
+
+A library is refused if it was not built from the sources beside it, or if its functions or structures differ from the
+tables in ``entry_points.py`` and ``structures.py``. A package that was installed without its sources has nothing to
+compare the hash with; functions and structures are compared all the same.
+"""
 
 import ctypes
 import functools
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import torch
+from rewire.kernels.build import EXTENSIONS, compiler, library_path, source_hash, sources
+from rewire.kernels.entry_points import ENTRY_POINTS
+from rewire.kernels.structures import STRUCTURES
+from rewire.kernels.threads import thread_count
 
-from rewire.kernels.build import LEVELS, compiler, library
+REFERENCE = "reference"  # the value of REWIRE_ISA that turns native code off: the reference implementation runs
+REBUILD = "rebuild it with `pip install -e .` or `python -m rewire.kernels.build`"
 
-_INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
-# The arguments of every function; the pointers come as integers, so nothing is converted in between.
-_SIZES = [_LONG, _INT, _LONG]  # pixels, channels, batch
-_HALVED = [_INT, _INT, _INT, _LONG]  # height and width after pooling, channels, batch
-_RELU = [_INT, _FLOAT]  # whether there is one, and its upper limit
-_SIGNATURES = {
-    "rewire_tables": [_POINTER, _POINTER, _INT, _LONG, _POINTER],
-    "rewire_forward": [*[_POINTER] * 4, _INT, *[_POINTER] * 6, _LONG, *_RELU, _INT],
-    "rewire_backward": [*[_POINTER] * 6, _LONG, _INT],
-    "rewire_dense_forward": [*[_POINTER] * 4, _INT, *[_POINTER] * 6, _LONG, *_RELU, _INT],
-    "rewire_dense_backward": [*[_POINTER] * 7, _INT, *[_POINTER] * 5, _LONG, _INT],
-    "rewire_program_tables": [_POINTER, _POINTER, _INT, _LONG, _POINTER, _LONG, _POINTER, _POINTER],
-    "rewire_program": [_POINTER, _INT, *[_POINTER] * 3, _INT],
-    "rewire_moments": [_POINTER, *_SIZES, _POINTER, _POINTER, _INT],
-    "rewire_scale": [_POINTER, *_SIZES, *[_POINTER] * 2, *_RELU, _POINTER, _INT],
-    "rewire_norm_sums": [*[_POINTER] * 3, *_SIZES, *[_POINTER] * 2, *_RELU, *[_POINTER] * 2, _INT],
-    "rewire_norm_input": [*[_POINTER] * 2, *_SIZES, *[_POINTER] * 2, *_RELU, *[_POINTER] * 4, _INT],
-    "rewire_norm_pool": [_POINTER, *_HALVED, *[_POINTER] * 2, *_RELU, _POINTER, _INT],
-    "rewire_norm_pool_sums": [*[_POINTER] * 3, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 2, _INT],
-    "rewire_norm_pool_input": [*[_POINTER] * 2, *_HALVED, *[_POINTER] * 2, *_RELU, *[_POINTER] * 4, _INT],
-    "rewire_activate": [_POINTER, _POINTER, _LONG, *_RELU, _POINTER, _INT],
-    "rewire_activate_backward": [_POINTER, _POINTER, _LONG, _FLOAT, _POINTER, _INT],
-    "rewire_max_pool": [*[_POINTER] * 3, _INT],
-    "rewire_max_pool_backward": [*[_POINTER] * 4, _INT],
-    "rewire_average_pool": [*[_POINTER] * 4, _INT],
-    "rewire_average_pool_backward": [*[_POINTER] * 4, _INT],
-}
-REFERENCE = "reference"  # what REWIRE_ISA may also say: plain torch, no native code
+class LibraryMismatchError(RuntimeError):
+    """A library does not belong to this version of the package."""
 
 
 def available() -> list[str]:
-    """The instruction sets that were built and that this processor has, the widest last."""
-    if not library("baseline").exists():
+    """The instruction sets that were built and that this processor supports, the widest last."""
+    if not library_path("baseline").exists():
         return []
-    supports = ctypes.CDLL(str(library("baseline"))).rewire_supports
-    return [name for level, name in enumerate(LEVELS) if library(name).exists() and supports(level)]
+    supports = load("baseline").rewire_cpu_supports
+    return [
+        isa
+        for isa, extensions in EXTENSIONS.items()
+        if library_path(isa).exists() and all(supports(name.encode()) == 1 for name in extensions)
+    ]
 
 
 @functools.cache
-def load(level: str) -> ctypes.CDLL:
+def load(isa: str) -> ctypes.CDLL:
     """The library of one instruction set."""
-    return declared(library(level))
+    return open_library(library_path(isa), isa)
 
 
-def declared(path: Path) -> ctypes.CDLL:
-    """A library with the types of its functions."""
-    native = ctypes.CDLL(str(path))
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(native, name)
-        function.argtypes, function.restype = arguments, None
-    native.rewire_is_sorted.argtypes, native.rewire_is_sorted.restype = [_POINTER, _INT, _LONG], _INT
-    return native
+def open_library(path: Path, isa: str) -> ctypes.CDLL:
+    """Load a library, verify that it belongs to this package, and declare the types of its functions."""
+    library = ctypes.CDLL(str(path))
+    for name in ("rewire_source_hash", "rewire_interface"):
+        if not hasattr(library, name):
+            raise LibraryMismatchError(f"{path} was built from another version of the sources: {REBUILD}")
+    for name, entry in ENTRY_POINTS.items():
+        if function := getattr(library, name, None):
+            function.argtypes, function.restype = entry.arguments, entry.result
+    if sources() and library.rewire_source_hash().decode() != source_hash(isa):
+        raise LibraryMismatchError(f"{path} was not built from the sources beside it: {REBUILD}")
+    _verify_interface(path, library.rewire_interface().decode().splitlines())
+    return library
+
+
+def interface() -> set[str]:
+    """The entry points and structures of this package, as native/interface.cpp writes them."""
+    functions = {f"function {name} {entry.signature}" for name, entry in ENTRY_POINTS.items()}
+    return functions | {_description(structure) for structure in STRUCTURES}
+
+
+def _description(structure: type[ctypes.Structure]) -> str:
+    fields = [(name, getattr(structure, name)) for name, *_ in structure._fields_]
+    placed = " ".join(f"{name}:{field.offset}:{field.size}" for name, field in fields)
+    return f"struct {structure.__name__} {ctypes.sizeof(structure)} {placed}"
+
+
+def _verify_interface(path: Path, reported: list[str]) -> None:
+    differing = {tuple(line.split()[:2]) for line in interface() ^ set(reported)}
+    if differing:
+        names = ", ".join(" ".join(one) for one in sorted(differing))
+        raise LibraryMismatchError(f"{path} and this package differ in {names}: {REBUILD}")
 
 
 def chosen() -> str:
     """The instruction set to use: what ``REWIRE_ISA`` asks for, else the widest; the reference if none was built."""
-    found = available()
     asked = os.environ.get("REWIRE_ISA")
+    if asked == REFERENCE:
+        return REFERENCE
+    found = available()
     if asked is None:
         if not found:
             _warn()
         return found[-1] if found else REFERENCE
-    if asked not in (*found, REFERENCE):
+    if asked not in found:
         raise ValueError(f"REWIRE_ISA={asked!r} is not available here; choose from {', '.join([*found, REFERENCE])}")
     return asked
 
 
-_IN_USE: list[ctypes.CDLL | None] = []  # no `functools.cache`, behind which torch.compile would look
+_IN_USE: list[Any] = []  # the library or None; no `functools.cache`, which torch.compile would look into
 
 
-def native() -> ctypes.CDLL | None:
-    """The library in use, or ``None``: the reference serves."""
+def native() -> Any:
+    """The library in use, or ``None`` if the reference implementation runs."""
     if not _IN_USE:
-        level = chosen()
-        _IN_USE.append(None if level == REFERENCE else load(level))
+        isa = chosen()
+        _IN_USE.append(None if isa == REFERENCE else load(isa))
     return _IN_USE[0]
 
 
+@contextmanager
+def use(library: Any) -> Iterator[None]:
+    """Run with another library (``load(isa)``, or an object around one), or with ``None`` for the reference."""
+    before = _IN_USE[:]
+    _IN_USE[:] = [library]
+    try:
+        yield
+    finally:
+        _IN_USE[:] = before
+
+
 def info() -> dict[str, object]:
-    """What ``rewire.kernels.info()`` tells."""
-    return {"isa": chosen(), "available": [*available(), REFERENCE], "threads": torch.get_num_threads()}
+    """What ``rewire.kernels.info()`` returns."""
+    return {"isa": chosen(), "available": [*available(), REFERENCE], "threads": thread_count()}
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from rewire.core.layer import LayerSpec
 from rewire.model.select import endpoints, units
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import topology_names
 
 REMEDY = "Use a connected start (start='connected-erk') with init='fan_in'."
 ALL = torch.ones(1, dtype=torch.bool)  # every channel of a value whose number of channels is not known
@@ -80,7 +80,8 @@ def _propagate(model: nn.Module, wiring: Wiring) -> tuple[dict[str, tuple[Tensor
     """What reaches each layer and what leaves it, by name; and what reaches the outputs."""
     # Tracing runs the user's forward, which may change buffers: it runs on a copy, without touching the global
     # generator. The copy shares what is large and not changed by a forward: the weights and their topology.
-    topology = (buffer for name, buffer in model.named_buffers() if name.endswith((MASK, POSITIONS)))
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    topology = (tensors[name] for name in topology_names(tensors))
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *topology)}
     with torch.random.fork_rng(devices=[]):
         graph = fx.Tracer().trace(copy.deepcopy(model, shared))

@@ -1,128 +1,226 @@
-"""Which weights of a model become sparse: every Conv and Linear weight, unless it is left out."""
+"""Which weights of a model become sparse: those of known module types (see ``kinds``), unless they are left out."""
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
+from rewire._torch import CHANNEL_NORM, children_of, parameters_of
 from rewire.core.layer import LayerSpec
+from rewire.model.kinds import dense_shape, weights_of
+from rewire.model.layouts import Layout
+from rewire.model.state_names import mask_name, masks_of
 
 Pattern = str | type[nn.Module]
+Patterns = Pattern | Sequence[Pattern]
 
 _WRAPPERS = ("_orig_mod", "module")  # torch.compile; DistributedDataParallel and DataParallel
 
+# Parameters that are added or looked up. By name: tokens, positions, queries of a resampler, biases.
+_ADDED = re.compile(
+    r"(embed(ding)?s?|emb|tokens?|bias(es)?(_table)?|latents|prompts?|probe|quer(y|ies))$"
+    r"|^bias_|^emb_|(^|_)(rel_?)?pos(ition(al)?)?_(emb\w*|enc\w*|[hw])$"
+)
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, CHANNEL_NORM)
+
 
 @dataclass(frozen=True)
-class Found:
-    """One weight that can be sparse and the module it sits in."""
+class SelectedWeight:
+    """One weight that can be sparse: the module that it is in and its name there."""
 
     spec: LayerSpec
     module: nn.Module
     parameter: nn.Parameter
+    attribute: str = "weight"
+
+    @property
+    def mask_name(self) -> str:
+        """The name of the module's buffer that holds the mask."""
+        return mask_name(self.attribute)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A weight of a known type: the name of the layer, and where its parameter is."""
+
+    name: str
+    path: str
+    module: nn.Module
+    attribute: str
+    layout: Layout
+
+    @property
+    def parameter(self) -> nn.Parameter | None:
+        """The parameter; ``None`` if a parametrization computes it."""
+        return parameters_of(self.module).get(self.attribute)
+
+    def matches(self, pattern: Pattern) -> bool:
+        """Whether a glob names the layer, its module or its parameter; or whether its module is of a type."""
+        if isinstance(pattern, str):
+            names = {self.name, self.path or self.name, f"{self.path}.{self.attribute}"}
+            return any(fnmatchcase(name, pattern) for name in names)
+        return isinstance(self.module, pattern)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside ``torch.compile`` and data-parallel wrappers, so that names stay what they were."""
     for wrapper in _WRAPPERS:
         kinds = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        inner = model._modules.get(wrapper)
+        inner = children_of(model).get(wrapper)
         if inner is not None and (wrapper == "_orig_mod" or isinstance(model, kinds)):
             return unwrap(inner)
     return model
 
 
-def conv_and_linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Every Conv and Linear module with its name."""
-    kinds = (nn.Linear, nn.modules.conv._ConvNd)
-    return [(path or "weight", module) for path, module in model.named_modules() if isinstance(module, kinds)]
+def candidates(model: nn.Module) -> list[Candidate]:
+    """Every weight of a known type, in the order of the model. A layer has its module's name, or its parameter's.
+
+    >>> [one.name for one in candidates(nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(4, 1)))]
+    ['0', '1.in_proj_weight', '1.out_proj']
+    """
+    return [
+        Candidate(_layer_name(path, attribute), path, module, attribute, layout)
+        for path, module in model.named_modules()
+        for attribute, layout in weights_of(module).items()
+    ]
+
+
+def _layer_name(path: str, attribute: str) -> str:
+    return path if path and attribute == "weight" else f"{path}.{attribute}" if path else attribute
 
 
 def find_layers(
-    model: nn.Module,
-    include: Pattern | Sequence[Pattern] | None = None,
-    exclude: Pattern | Sequence[Pattern] | None = None,
-    frozen: bool = False,
-) -> tuple[list[Found], dict[str, str]]:
+    model: nn.Module, include: Patterns | None = None, exclude: Patterns | None = None, frozen: bool = False
+) -> tuple[list[SelectedWeight], dict[str, str]]:
     """The sparse layers in the order of the model, and the weights that were left out, with the reason.
 
     A weight shared by several modules is one layer, under its first name. One that is not trained is left out, unless
-    ``frozen`` asks for it: those who only look want all of them.
+    ``frozen`` asks for it: those who only look want all of them. Left out with a reason is also every parameter of two
+    or more dimensions whose module's type is not known, unless its name or module says that it does not multiply.
     """
-    candidates = conv_and_linear(model)
-    if not candidates:
-        raise ValueError(f"{type(model).__name__} has no Conv or Linear layer: there is nothing to make sparse")
-    wanted = _matching("include", include, candidates) if include is not None else {name for name, _ in candidates}
-    wanted -= _matching("exclude", exclude, candidates) if exclude is not None else set()
-    embedded = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-    found: dict[int, Found] = {}
+    _refuse_lazy(model)
+    known = candidates(model)
     left_out: dict[str, str] = {}
-    for name, module in candidates:
-        weight = module._parameters.get("weight")
-        reason = _reason(name, weight, name in wanted, embedded, frozen)
+    chosen = set(known) if include is None else matching("include", include, known)
+    chosen -= matching("exclude", exclude, known) if exclude is not None else set()
+    embeddings = _embeddings(model)
+    sparse: dict[int, SelectedWeight] = {}
+    for one in known:
+        weight = one.parameter
+        reason = _reason(one, one in chosen, embeddings, frozen)
+        if not reason and one.layout.on_request and include is None and one.attribute not in masks_of(one.module):
+            reason = one.layout.on_request
         if reason:
-            left_out[name] = reason
-        elif weight is not None and id(weight) not in found:
-            found[id(weight)] = Found(_spec(name, module, weight), module, weight)
-    if not found:
-        raise ValueError(f"no weight is left to make sparse: {'; '.join(f'{n}: {r}' for n, r in left_out.items())}")
-    return list(found.values()), left_out
+            left_out[one.name] = reason
+        elif weight is not None and id(weight) not in sparse:
+            sparse[id(weight)] = SelectedWeight(_spec(one, weight), one.module, weight, one.attribute)
+    left_out |= _unknown(model, {id(one.parameter) for one in known}, known)
+    if not known:
+        raise ValueError(
+            f"{type(model).__name__} has no Conv or Linear layer, nor another weight that Rewire knows: there is "
+            f"nothing to make sparse{_listed(left_out)}"
+        )
+    if not sparse:
+        raise ValueError(f"no weight is left to make sparse{_listed(left_out)}")
+    return list(sparse.values()), left_out
 
 
-def _reason(name: str, weight: nn.Parameter | None, wanted: bool, embedded: set[int], frozen: bool) -> str:
+def _listed(left_out: Mapping[str, str]) -> str:
+    return ": " + "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) if left_out else ""
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        lazy = [attribute for attribute, one in parameters_of(module).items() if one is not None and is_lazy(one)]
+        if lazy:
+            name = _layer_name(path, lazy[0])
+            raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
+
+
+def _embeddings(model: nn.Module) -> dict[int, str]:
+    """The weights of embeddings, with the names of their modules."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return {id(module.weight): path for path, module in model.named_modules() if isinstance(module, kinds)}
+
+
+def _reason(one: Candidate, chosen: bool, embeddings: Mapping[int, str], frozen: bool) -> str:
     """Why a weight is left out, or nothing."""
-    if isinstance(weight, UninitializedParameter):
-        raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
-    if not wanted:
+    weight = one.parameter
+    if not chosen:
         return "excluded"
     if weight is None:
-        return "its weight is computed from others (a parametrization)"
-    if id(weight) in embedded:
-        return "shared with an embedding"
+        return f"its {one.attribute} is computed from others (a parametrization)"
+    if id(weight) in embeddings:
+        return f"shared with the embedding {embeddings[id(weight)] or 'itself'}"
     if not (weight.requires_grad or frozen):
         return "frozen"
+    if hasattr(one.module, mask_name(one.attribute)) and one.attribute not in masks_of(one.module):
+        return f"its module has an attribute called {mask_name(one.attribute)} already"
     return ""
 
 
-def _spec(name: str, module: nn.Module, weight: nn.Parameter) -> LayerSpec:
-    transposed = bool(getattr(module, "transposed", False))
-    shape = getattr(module, "dense_shape", weight.shape)  # a packed weight is a list of values
-    return LayerSpec(name, torch.Size(shape), int(getattr(module, "groups", 1)), transposed)
+def _unknown(model: nn.Module, known: set[int], layers: Sequence[Candidate]) -> dict[str, str]:
+    """Parameters that may multiply and that no known type describes: at least two dimensions are larger than 1."""
+    computed = {one.module for one in layers if one.parameter is None}
+    unknown = {}
+    for path, module, attribute, parameter in _own_parameters(model):
+        if id(parameter) in known or module in computed or isinstance(module, (ParametrizationList, *_NORMS)):
+            continue
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or _ADDED.search(attribute):
+            continue
+        if sum(size > 1 for size in parameter.shape) > 1:
+            kind = type(module).__name__
+            unknown[f"{path}.{attribute}" if path else attribute] = (
+                f"{kind} is not a type that Rewire knows: if this multiplies, call rewire.register({kind}, "
+                f"weight={attribute!r}, inputs=..., outputs=...)"
+            )
+    return unknown
 
 
-def names_matching(what: str, patterns: Pattern | Sequence[Pattern], model: nn.Module) -> set[str]:
-    """The names of the Conv and Linear layers that match; ``what``: the argument to name if a pattern matches none."""
-    return _matching(what, patterns, conv_and_linear(model))
+def _own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for attribute, parameter in parameters_of(module).items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, module, attribute, parameter
 
 
-def _matching(
-    what: str, patterns: Pattern | Sequence[Pattern], candidates: Iterable[tuple[str, nn.Module]]
-) -> set[str]:
+def _spec(one: Candidate, weight: nn.Parameter) -> LayerSpec:
+    shape, layout = dense_shape(one.module, weight), one.layout
+    return LayerSpec(one.name, shape, layout.groups, layout.transposed, layout.matrix, layout.stack)
+
+
+def matching(argument: str, patterns: Patterns, known: Sequence[Candidate]) -> set[Candidate]:
+    """The weights that name globs or module types stand for; each must stand for one at least."""
     listed = [patterns] if isinstance(patterns, (str, type)) else list(patterns)
-    chosen: set[str] = set()
+    chosen: set[Candidate] = set()
     for pattern in listed:
         if not isinstance(pattern, str) and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
-            raise TypeError(f"{what} takes name globs and module types, not {pattern!r}")
-        hits = {name for name, module in candidates if _hit(pattern, name, module)}
+            raise TypeError(f"{argument} takes name globs and module types, not {pattern!r}")
+        hits = {one for one in known if one.matches(pattern)}
         if not hits:
             shown = pattern if isinstance(pattern, str) else pattern.__name__
-            raise ValueError(f"{what}={shown!r} matches no layer; the layers are {', '.join(n for n, _ in candidates)}")
+            names = ", ".join(one.name for one in known)
+            raise ValueError(f"{argument}={shown!r} matches no layer; the layers are {names}")
         chosen |= hits
     return chosen
 
 
-def _hit(pattern: Pattern, name: str, module: nn.Module) -> bool:
-    if isinstance(pattern, str):
-        return fnmatchcase(name, pattern) or fnmatchcase(f"{name}.weight", pattern)
-    return isinstance(module, pattern)
+def names_matching(argument: str, patterns: Patterns, model: nn.Module) -> set[str]:
+    """The names of the layers that match; ``argument``: what to name in the error if a pattern matches none."""
+    return {one.name for one in matching(argument, patterns, candidates(model))}
 
 
 def units(spec: LayerSpec) -> tuple[int, int]:
     """How many inputs and outputs a layer has."""
-    first, second = spec.shape[0], spec.shape[1] * spec.groups
+    first, second = spec.matrix[0], spec.matrix[1] * spec.groups
     return (first, second) if spec.transposed else (second, first)
 
 
@@ -133,8 +231,8 @@ def endpoints(spec: LayerSpec, positions: torch.Tensor) -> tuple[torch.Tensor, t
     >>> endpoints(spec, torch.tensor([0, 9]))
     (tensor([0, 1]), tensor([0, 1]))
     """
-    taps = math.prod(spec.shape[2:])
-    row = positions // (taps * spec.shape[1])
-    column = positions // taps % spec.shape[1]
-    across = row // (spec.shape[0] // spec.groups) * spec.shape[1] + column
+    taps = math.prod(spec.matrix[2:])
+    row = positions // (taps * spec.matrix[1])
+    column = positions // taps % spec.matrix[1]
+    across = row // (spec.matrix[0] // spec.groups) * spec.matrix[1] + column
     return (row, across) if spec.transposed else (across, row)

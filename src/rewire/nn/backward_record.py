@@ -1,8 +1,11 @@
 """What a packed layer keeps of a step whose gradients a rewiring will rank."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
+
+from rewire._torch import running_backward_pass
 
 
 @dataclass
@@ -10,20 +13,38 @@ class BackwardRecord:
     """Inputs and output gradients of a layer since the last optimizer step.
 
     The gradient of the dense weight, which a rewiring ranks at inactive positions, is computed from these pairs. Where
-    other code reads the weight as a dense tensor, the gradient of that tensor is added.
+    other code reads the weight as a dense tensor, the gradient of that tensor is added. A gradient counts when the
+    backward pass in which it arrives accumulates the gradient of the weight: activation checkpointing runs a layer
+    twice for one use, and ``torch.autograd.grad`` accumulates nothing.
     """
 
     pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     dense_gradients: list[Tensor] = field(default_factory=list)
+    _arrived: list[tuple[int, Tensor | None, Tensor]] = field(default_factory=list)  # by backward pass
 
-    def record(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
-        """Keep the input ``x`` now and the gradient of the output ``y`` when backward computes it.
-
-        If the weight has no gradient, earlier ones were cleared without a step: their pairs are dropped with them.
-        """
-        if weight.grad is None:
-            self.pairs.clear()
-            self.dense_gradients.clear()
+    def record(self, x: Tensor, y: Tensor) -> None:
+        """Keep the input ``x`` now and the gradient of the output ``y`` when backward computes it."""
         if y.requires_grad:
             layer_input = x.detach()
-            y.register_hook(lambda grad: self.pairs.append((layer_input, grad.detach())))
+            y.register_hook(lambda grad: self._arrived.append((running_backward_pass(), layer_input, grad.detach())))
+
+    def record_dense(self, grad: Tensor) -> None:
+        """Keep the gradient of a dense weight that other code has read."""
+        self._arrived.append((running_backward_pass(), None, grad.detach()))
+
+    def accumulated(self, was_cleared: bool) -> None:
+        """The gradient of the weight was accumulated; ``was_cleared``: to nothing, or to zeros."""
+        if was_cleared:
+            self.pairs.clear()
+            self.dense_gradients.clear()
+        now = running_backward_pass()
+        arrived = [(x, grad) for backward_pass, x, grad in self._arrived if backward_pass == now]
+        self.pairs += [(x, grad) for x, grad in arrived if x is not None]
+        self.dense_gradients += [grad for x, grad in arrived if x is None]
+        self._arrived.clear()
+
+    def __deepcopy__(self, _memo: object) -> None:
+        """A copy of a layer records nothing."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()

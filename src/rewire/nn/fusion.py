@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from rewire._torch import has_hooks
-from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
+from rewire.kernels.eligibility import is_eager, runs_native
 from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, HwcnReLU, HwcnReLU6, has_pool_kernel, pool_window
 from rewire.nn.packed import NO_RELU, Packed, PackedConv2d
 
@@ -39,7 +39,7 @@ class HwcnSequential(nn.Sequential):
 def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     """The output of the longest group that begins with the first module, and the number of modules in it."""
     first, following = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not ops.is_eager(x) or not ops.is_fast(x) or has_hooks(first):
+    if not isinstance(x, Tensor) or not is_eager(x) or not runs_native(x) or has_hooks(first):
         return first(x), 1
     if isinstance(first, Packed) and first.calls_own_forward:
         return first(x), 1
@@ -60,7 +60,7 @@ def _run_conv_and_norm(
     channels = conv.geometry.shape[0]
     batched = x.dim() == 4 and len(x) > 1
     covered = (
-        batch_norm.affine and batch_norm.num_features == channels and ops.is_fast(conv.weight_values, batch_norm.weight)
+        batch_norm.affine and batch_norm.num_features == channels and runs_native(conv.weight_values, batch_norm.weight)
     )
     if not (batched and covered and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
         return conv(x), 1

@@ -10,9 +10,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rewire.kernels.batch import norm, ops, pooling
+from rewire.kernels.batch import norm, pooling, relu
 from rewire.kernels.batch.norm import Moments
-from rewire.kernels.geometry import is_batch_innermost
+from rewire.kernels.eligibility import is_eager, runs_native
+from rewire.kernels.geometry import is_hwcn
 from rewire.nn.coverage import pair
 from rewire.nn.packed import NO_RELU
 
@@ -22,7 +23,7 @@ class HwcnBatchNorm2d(nn.BatchNorm2d):
 
     def has_kernel_for(self, x: Tensor) -> bool:
         """Whether the kernels can normalise ``x``; otherwise torch does."""
-        return is_batch_innermost(x) and self.affine and ops.is_fast(x, self.weight) and x.numel() > x.shape[1]
+        return is_hwcn(x) and self.affine and runs_native(x, self.weight) and x.numel() > x.shape[1]
 
     @property
     def uses_batch_moments(self) -> bool:
@@ -45,7 +46,7 @@ class HwcnBatchNorm2d(nn.BatchNorm2d):
         before has computed them already. ``max_pool``: apply the 2x2 max pooling behind the ReLU as well.
         """
         y: Tensor
-        if ops.is_eager(x, self.weight):
+        if is_eager(x, self.weight):
             y, (mean, variance) = norm.batch_norm(x, self.weight, self.bias, self.eps, relu_limit, moments, max_pool)
         else:
             y, mean, variance = norm.operator(x, self.weight, self.bias, self.eps)
@@ -73,8 +74,8 @@ class HwcnBatchNorm2d(nn.BatchNorm2d):
 
 def _relu(x: Tensor, limit: float) -> Tensor | None:
     """``x`` clamped to [0, limit] in memory from the pool; ``None`` where the kernel does not apply."""
-    covered = is_batch_innermost(x) and ops.is_eager(x) and ops.is_fast(x)
-    return norm.relu(x, limit) if covered else None
+    covered = is_hwcn(x) and is_eager(x) and runs_native(x)
+    return relu.relu(x, limit) if covered else None
 
 
 class HwcnReLU(nn.ReLU):
@@ -100,7 +101,7 @@ class HwcnMaxPool2d(nn.MaxPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The maximum of each window."""
-        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+        if has_pool_kernel(self) and is_hwcn(input) and runs_native(input):
             y: Tensor = pooling.max_pool2d(input, pool_window(self))
         else:
             y = super().forward(input)
@@ -112,7 +113,7 @@ class HwcnAvgPool2d(nn.AvgPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The mean of each window."""
-        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+        if has_pool_kernel(self) and is_hwcn(input) and runs_native(input):
             y: Tensor = pooling.avg_pool2d(input, pool_window(self), self.count_include_pad)
         else:
             y = super().forward(input)
@@ -124,7 +125,7 @@ class HwcnAdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """The mean of each window."""
-        if has_pool_kernel(self) and is_batch_innermost(input) and ops.is_fast(input):
+        if has_pool_kernel(self) and is_hwcn(input) and runs_native(input):
             height_width = input.shape[2:]
             y: Tensor = pooling.avg_pool2d(input, [*height_width, *height_width, 0, 0], True)
         else:
@@ -137,7 +138,7 @@ class HwcnFlatten(nn.Flatten):
 
     def forward(self, input: Tensor) -> Tensor:
         """All dimensions but the batch as one."""
-        if (self.start_dim, self.end_dim) == (1, -1) and is_batch_innermost(input) and len(input) > 1:
+        if (self.start_dim, self.end_dim) == (1, -1) and is_hwcn(input) and len(input) > 1:
             return input.permute(1, 2, 3, 0).reshape(-1, len(input)).t()
         y: Tensor = super().forward(input)
         return y
@@ -162,16 +163,16 @@ def add_relu(x: Tensor, other: Tensor, relu_limit: float) -> Tensor:
     tensor([2., 0.])
     """
     if _share_layout(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
-        return norm.activate(x, other, relu_limit)
+        return relu.add_relu(x, other, relu_limit)
     y = x + other
     return y.clamp(0, relu_limit) if relu_limit >= 0 else y
 
 
 def _share_layout(x: object, other: object) -> bool:
     """Whether two activations have the same shape and strides, without gaps, and the kernels can read them."""
-    if not (isinstance(x, Tensor) and isinstance(other, Tensor) and ops.is_eager(x, other) and ops.is_fast(x, other)):
+    if not (isinstance(x, Tensor) and isinstance(other, Tensor) and is_eager(x, other) and runs_native(x, other)):
         return False
-    without_gaps = is_batch_innermost(x) or x.is_contiguous()
+    without_gaps = is_hwcn(x) or x.is_contiguous()
     return without_gaps and x.shape == other.shape and x.stride() == other.stride()
 
 

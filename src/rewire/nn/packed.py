@@ -80,7 +80,7 @@ class Packed(nn.Module):
         y = ops.sparse_conv2d(images, values, self.weight_positions, bias, self.geometry, relu_limit, moments)
         if self.backward_record is not None:
             # `y`, not the view of it that is returned: a hook on a view is lost when the view is changed in place
-            self.backward_record.record(images, y, self.weight_values)
+            self.backward_record.record(images, y)
         return self.from_images(y, x)
 
     def forward_fused(self, x: Tensor, relu_limit: float, moments: Moments | None = None) -> Tensor:
@@ -94,7 +94,7 @@ class Packed(nn.Module):
     def record_dense_gradient(self, grad: Tensor) -> None:
         """Keep the gradient of the dense weight that other code read, if the next rewiring ranks gradients."""
         if self.backward_record is not None:
-            self.backward_record.dense_gradients.append(grad.detach())
+            self.backward_record.record_dense(grad)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a class that was made for a subclass by the name of that subclass."""
@@ -115,6 +115,8 @@ class Packed(nn.Module):
             state_dict[prefix + POSITIONS] = positions
             state_dict[prefix + "weight"] = values = take(values, positions)
         loaded = state_dict.get(prefix + POSITIONS)
+        if values is not None and loaded is None and values.shape == self.dense_shape:  # of a dense model
+            state_dict[prefix + "weight"] = values = take(values, self.weight_positions.long())
         if values is not None and loaded is not None and len(values) != len(self.weight_values):
             resize(self.weight_values, torch.empty(len(values), dtype=self.weight_values.dtype))
         if loaded is not None and len(loaded) != len(self.weight_positions):

@@ -29,6 +29,7 @@ from rewire.parts.drop import SignFlipped as SignFlipped
 from rewire.parts.grow import AtRandom as AtRandom
 from rewire.parts.grow import Mix as Mix
 from rewire.parts.grow import Strongest as Strongest
+from rewire.parts.grow import StrongestOfSample as StrongestOfSample
 from rewire.parts.schedule import Never as Never
 from rewire.parts.schedule import Periodic as Periodic
 from rewire.parts.scores import GradientAverage as GradientAverage

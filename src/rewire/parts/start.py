@@ -33,7 +33,7 @@ class ErdosRenyi:
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
         sizes = [spec.numel for spec in specs]
-        scores = [sum(spec.shape[:2]) * spec.shape[2:].numel() for spec in specs]
+        scores = [spec.stack * sum(_one_matrix(spec)[:2]) * spec.matrix[2:].numel() for spec in specs]
         return apportion(n, scores, sizes, least)
 
 
@@ -51,7 +51,8 @@ class ErdosRenyiKernel:
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
-        return apportion(n, [sum(spec.shape) for spec in specs], [spec.numel for spec in specs], least)
+        scores = [spec.stack * sum(_one_matrix(spec)) for spec in specs]
+        return apportion(n, scores, [spec.numel for spec in specs], least)
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,11 @@ def start_from(description: AnyStart) -> Start:
     return description if callable(description) else choose("start", description, STARTS)
 
 
+def _one_matrix(spec: LayerSpec) -> torch.Size:
+    """The shape of one matrix of a stack; of a layer that is none, its own."""
+    return torch.Size([spec.matrix[0] // spec.stack, *spec.matrix[1:]])
+
+
 def _fill(placed: Tensor, spec: LayerSpec, k: int, index: int, ctx: Context) -> Tensor:
     """``placed`` and random other positions, ``k`` in all, sorted."""
     drawn = sample_inactive(placed, spec.numel, k - len(placed), ctx.generator("start", index))
@@ -215,13 +221,13 @@ def _cover(spec: LayerSpec, generator: torch.Generator) -> tuple[Tensor, Tensor]
     Within a group, rows and columns are shuffled and paired; the shorter side is repeated until the longer is used up.
     The middle tap of a kernel is used: it never reads only padding, however small the feature map.
     """
-    first, second = spec.shape[0] // spec.groups, spec.shape[1]  # rows and columns of one group
-    longest, taps = max(first, second), spec.shape[2:].numel()
+    first, second = spec.matrix[0] // spec.groups, spec.matrix[1]  # rows and columns of one group
+    longest, taps = max(first, second), spec.matrix[2:].numel()
     for_outputs, for_inputs = [], []
     for group in range(spec.groups):
         rows = torch.randperm(first, generator=generator).repeat(-(-longest // first))[:longest]
         columns = torch.randperm(second, generator=generator).repeat(-(-longest // second))[:longest]
-        positions = ((group * first + rows) * second + columns) * taps + _middle(spec.shape[2:])
+        positions = ((group * first + rows) * second + columns) * taps + _middle(spec.matrix[2:])
         outputs = second if spec.transposed else first
         for_outputs.append(positions[:outputs])
         for_inputs.append(positions[outputs:])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import conv_and_linear
+from rewire.model.select import candidates
 from rewire.stores.protocol import StoredLayer
 
 
@@ -20,8 +20,8 @@ class ChangeWatcher:
     def look(self) -> None:
         """Freeze layers whose weight is no longer trained or no longer ours, and name layers that came later."""
         for layer in self.layers:
-            current = layer.module._parameters.get("weight")  # FSDP puts a gathered weight there while it computes
-            replaced = current is not layer.parameter and not is_sharded(layer.parameter)
+            held = layer.module._parameters.values()  # FSDP puts a gathered weight there while it computes
+            replaced = not any(one is layer.parameter for one in held) and not is_sharded(layer.parameter)
             layer.frozen = replaced or not layer.parameter.requires_grad
             if layer.frozen:
                 how = "replaced" if replaced else "frozen"
@@ -30,10 +30,10 @@ class ChangeWatcher:
                 )
         known = {id(layer.parameter) for layer in self.layers}
         sharded = {layer.name for layer in self.layers if is_sharded(layer.parameter)}
-        for name, module in conv_and_linear(self.model):
-            weight = module._parameters.get("weight")
-            if weight is not None and id(weight) not in known and name not in {*self.left_out, *sharded}:
-                self.warn_once(name, f"{name} was added after sparsify: it stays dense and outside the budget")
+        for one in candidates(self.model):
+            added = one.parameter is not None and id(one.parameter) not in known
+            if added and one.name not in {*self.left_out, *sharded}:
+                self.warn_once(one.name, f"{one.name} was added after sparsify: it stays dense and outside the budget")
 
     def warn_once(self, key: str, sentence: str) -> None:
         """Warn, unless this was said before."""

@@ -17,6 +17,7 @@ from rewire.distributed.group import Traffic
 from rewire.distributed.handshake import Fingerprint, Peers, handshake
 from rewire.model.reachability import REMEDY
 from rewire.rewirer.changes import ChangeWatcher
+from rewire.rewirer.check import check
 from rewire.rewirer.optimizer_steps import OptimizerSteps
 from rewire.rewirer.state import (
     FORMAT,
@@ -29,6 +30,7 @@ from rewire.rewirer.state import (
 )
 from rewire.rewirer.step_counter import StepCounter
 from rewire.rewirer.table import table
+from rewire.stores.averages import register_average
 from rewire.stores.optimizer.newborns import Newborns
 from rewire.stores.optimizer.optimizers import Given, Optimizers, found_inf
 from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
@@ -67,6 +69,7 @@ class Rewirer:
         self._captured: list[Captured] | None = None
         self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
         self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
+        self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
             store.track_momentum(method.momentum_decay)
         self._steps = OptimizerSteps(store, self._before_step, self._after_step)
@@ -90,6 +93,17 @@ class Rewirer:
         return self.nnz / sum(layer.shape.numel() for layer in self.layers)
 
     @property
+    def overall_density(self) -> float:
+        """The share of all parameters of the model that exist: those outside the sparse layers are dense."""
+        total, other = sum(layer.shape.numel() for layer in self.layers), self._other_parameters()
+        return (self.nnz + other) / (total + other)
+
+    def _other_parameters(self) -> int:
+        """How many parameters the model has besides the sparse layers."""
+        sparse = {id(layer.parameter) for layer in self.layers}
+        return sum(parameter.numel() for parameter in self.model.parameters() if id(parameter) not in sparse)
+
+    @property
     def step(self) -> int:
         """How many optimizer steps were completed; a skipped step is not counted."""
         return self._counter.settle()
@@ -108,7 +122,7 @@ class Rewirer:
     def __repr__(self) -> str:
         if self.removed:
             return "Rewirer (removed)"
-        return table(self.store, self.method, self.step, self.left_out)
+        return table(self.store, self.method, self.step, self.left_out, self._other_parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not in the model's and the optimizer's own state, readable with ``weights_only=True``.
@@ -144,7 +158,7 @@ class Rewirer:
         self._newborns.waiting = newborns_from(state)
         self.expected, self.check_signal = list(state["masks"]), False
         self._counter.reset(state["step"])
-        self._ranks_agree = False
+        self._ranks_agree, self._budget = False, None
         self.store.recount()
         self._look_ahead()
 
@@ -162,6 +176,24 @@ class Rewirer:
         self.store.follow(Optimizers(optimizer))
         self._steps.remove()
         self._steps = OptimizerSteps(self.store, self._before_step, self._after_step)
+
+    def register_average(self, *averages: object) -> None:
+        """Let averages of the model's weights (EMA, SWA, a mean teacher) follow its rewirings.
+
+        An average is a copy of the model made after ``sparsify``, an object that holds one as ``.module``, or a
+        dictionary or list of tensors for its parameters. From now on dropped weights leave the average too, and a grown
+        one begins there with the value that it is born with: both always have the same topology.
+        ``torch.optim.swa_utils.AveragedModel`` is recognised by itself.
+        """
+        for average in averages:
+            register_average(self.model, [layer.link for layer in self.layers], average)
+
+    def check(self) -> None:
+        """Verify topology, weights, gradients, optimizer state and averages; raise an error that lists all faults.
+
+        Waits for the device. If there are several ranks, all of them must call it.
+        """
+        check(self.store, self.peers, self._budget)
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
@@ -231,6 +263,7 @@ class Rewirer:
         assert self.nnz == target or any(layer.frozen for layer in self.layers), (
             f"{self.nnz} weights instead of {target}"
         )
+        self._budget = self.nnz
         if self.peers.copies:
             names = [layer.name for layer in self.layers]
             self.peers.verify_topology(step, names, checksums(self.layers, self.store.ranks))
@@ -282,4 +315,4 @@ class Rewirer:
     def _check_after_loading(self) -> None:
         if self.expected is not None:
             compare_masks(self.layers, self.expected, self.store.ranks)
-            self.expected = None
+            self.expected, self._budget = None, self.nnz

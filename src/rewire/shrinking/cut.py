@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rewire.model.state_names import MASK_SUFFIX
+from rewire.model.state_names import mask_name
 from rewire.shrinking.graph import LayerUse
 from rewire.shrinking.layers import by_output
 from rewire.shrinking.plan import Plan
@@ -43,7 +43,7 @@ def _fold_constants(model: nn.Module, use: LayerUse, plan: Plan) -> None:
 def _disconnect_dummies(model: nn.Module, use: LayerUse, plan: Plan) -> None:
     """Zero the weights of a dummy channel that still depends on inputs: nothing reads it."""
     rows = plan.dummies[use.outputs.channels] & use.outputs.live
-    for name in (use.weight, use.weight + MASK_SUFFIX):
+    for name in (use.weight, mask_name(use.weight)):
         if bool(rows.any()) and (tensor := _find(model, name)) is not None:
             flat = by_output(tensor, use.groups, use.transposed).clone()
             flat[rows] = 0
@@ -62,14 +62,14 @@ def _slice(model: nn.Module, name: str, dim: int, index: Tensor) -> None:
     """Keep some indices of a parameter or buffer, and of the mask of a weight."""
     path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    tensor, mask = _get(model, name), owner._buffers.get(attribute + MASK_SUFFIX)
+    tensor, mask = _get(model, name), owner._buffers.get(mask_name(attribute))
     data = tensor.index_select(dim, index).contiguous()
     if attribute in owner._parameters:
         owner._parameters[attribute] = nn.Parameter(data, tensor.requires_grad)
     else:
         owner._buffers[attribute] = data
     if mask is not None and mask.shape == tensor.shape:
-        owner._buffers[attribute + MASK_SUFFIX] = mask.index_select(dim, index).contiguous()
+        owner._buffers[mask_name(attribute)] = mask.index_select(dim, index).contiguous()
 
 
 def _set_groups(model: nn.Module, use: LayerUse, plan: Plan) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from rewire.model.state_names import MASK_SUFFIX
+from rewire.model.state_names import mask_name
 from rewire.shrinking.plan import Plan
 
 
@@ -60,12 +60,12 @@ def report(model: nn.Module, small: nn.Module, plan: Plan, difference: float) ->
         ),
         dead=tuple(name.removesuffix(".weight") for name in plan.dead),
         difference=difference,
-        zeros=sum(int((before[name] == 0).sum()) for name in names if name + MASK_SUFFIX not in buffers),
+        zeros=sum(int((before[name] == 0).sum()) for name in names if mask_name(name) not in buffers),
     )
 
 
 def _existing(model: nn.Module, names: Iterable[str]) -> int:
     """How many weights these layers have by their masks; a layer without a mask has all."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    masks = {name: tensors.get(name + MASK_SUFFIX) for name in names}
+    masks = {name: tensors.get(mask_name(name)) for name in names}
     return sum(tensors[name].numel() if mask is None else int(mask.sum()) for name, mask in masks.items())

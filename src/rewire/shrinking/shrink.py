@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from rewire.io.csr import masks_in
-from rewire.model.select import conv_and_linear
-from rewire.model.state_names import MASK
+from rewire.model.kinds import is_conv_or_linear
+from rewire.model.state_names import mask_name, masks_in, masks_of
 from rewire.shrinking.cut import cut, groups_left
 from rewire.shrinking.graph import ShrinkError, TraceError
 from rewire.shrinking.plan import Plan, plan
 from rewire.shrinking.report import Shrinkage, report
 from rewire.shrinking.verify import TOLERANCE, difference, in_float64, own_difference, refuse_without_float64
 from rewire.stores.convert import to_masked, to_packed
+from rewire.stores.copies import unlinked
 
 Topology = Mapping[str, Tensor] | Literal["nonzero"] | None
 
@@ -63,7 +63,7 @@ def shrink_with_report(
         raise ValueError("masks=False returns a plain model, packed=True one with its topology: choose one of them")
     model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
-    exact = copy.deepcopy(model).cpu().double().eval()
+    exact = unlinked(copy.deepcopy(model)).cpu().double().eval()
     _set_masks(exact, topology)
     failure: Exception | None = None
     for keep_reshapes in (False, True):  # the second attempt removes nothing across a reshape
@@ -114,21 +114,22 @@ def _cut_to_a_fixed_point(model: nn.Module, example: tuple[Any, ...], keep_resha
 
 
 def topology_masks(model: nn.Module) -> dict[str, Tensor]:
-    """The masks of a model by the names of their weights; a buffer that only has such a name is left out."""
+    """The masks of a model by the names of their weights."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    masks = masks_in(dict(model.named_buffers(remove_duplicate=False)))
-    return {name: mask for name, mask in masks.items() if name in parameters and mask.shape == parameters[name].shape}
+    masks = masks_in(parameters | dict(model.named_buffers(remove_duplicate=False)))
+    return {name: mask for name, mask in masks.items() if name in parameters}
 
 
 def _set_masks(model: nn.Module, topology: Topology) -> None:
     """Register the masks of ``topology``, and refuse a weight with values outside of its mask: they would be lost."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for layer, mask in _masks_by_layer(model, topology).items():
-        name = f"{layer}.weight" if layer else "weight"
+        name = layer if layer in parameters else f"{layer}.weight" if layer else "weight"
         if name not in parameters or parameters[name].shape != mask.shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {shape}")
-        model.get_submodule(layer).register_buffer(MASK, mask.cpu().bool())
+        path, _, parameter = name.rpartition(".")
+        model.get_submodule(path).register_buffer(mask_name(parameter), mask.cpu().bool())
     for name, mask in topology_masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask.bool()).any()):
             raise ShrinkError(
@@ -147,8 +148,7 @@ def _masks_by_layer(model: nn.Module, topology: Topology) -> Mapping[str, Tensor
         raise ValueError(f"topology must be masks by layer name or 'nonzero', not {topology!r}")
     known = topology_masks(model)
     weights = dict(model.named_parameters(remove_duplicate=False))
-    layers = {id(module) for _, module in conv_and_linear(model)}
-    paths = [path for path, module in model.named_modules() if id(module) in layers]
+    paths = [path for path, module in model.named_modules() if is_conv_or_linear(module)]
     names = {path: f"{path}.weight" if path else "weight" for path in paths}
     return {path: weights[name].detach() != 0 for path, name in names.items() if name in weights and name not in known}
 
@@ -166,6 +166,7 @@ def _restored(model: nn.Module, small: nn.Module, masks: bool, packed: bool) -> 
                 if tensor is not None and template is not None:
                     dtype = template.dtype if tensor.is_floating_point() else tensor.dtype
                     tensor.data = tensor.data.to(template.device, dtype)
-        if MASK in module._buffers and not packed and not (masks and MASK in original._buffers):
-            del module._buffers[MASK]
+        for name in map(mask_name, masks_of(module)):
+            if not packed and not (masks and name in original._buffers):
+                del module._buffers[name]
     return small

@@ -5,7 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +18,15 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import Found
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.select import SelectedWeight
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
+from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
+
+SWEPT = 1 << 18  # weights whose topology is enforced at every step, in turn
+SWEPT_LAYERS = 4  # or so many layers, if they are small
 
 
 class MaskedStore:
@@ -41,20 +45,25 @@ class MaskedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
         ranks: Ranks = ALONE,
+        keep_masked: Collection[str] = (),
     ) -> None:
-        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter."""
+        """``drawn``: initial values for the active weights of a layer, or ``None`` to keep those of the parameter.
+
+        ``keep_masked`` is for other stores: here all layers are masked.
+        """
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
+        self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
             if values is not None:
@@ -62,7 +71,6 @@ class MaskedStore:
                 put(layer.weight, layer.to_local(positions[part]), values[part])
             self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_unpack_checkpoint))
-            self._hooks.append(layer.module.register_load_state_dict_post_hook(layer.invalidate))
         self._loading: list[RemovableHandle] = []
         self.follow(optimizers)
         self._enforce_topology()
@@ -104,6 +112,7 @@ class MaskedStore:
         for layer in self.layers:
             if layer.is_invalid:
                 _convert_loaded_state(self.optimizers, layer)
+            layer.undo_outside_writes()
         self._enforce_topology()
         for layer in self.layers:
             if layer.average is not None:
@@ -136,6 +145,23 @@ class MaskedStore:
         if self._moves_inactive:
             for layer in self.layers:
                 layer.zero_inactive_weights()
+        else:
+            self._sweep()
+        for layer in self.layers:
+            layer.remember_weight()
+
+    def _sweep(self) -> None:
+        """Zero inactive weights of a few layers or rows, in turn: a write through ``.data`` lasts a few steps at most.
+
+        No version counter shows such a write, and looking for it would take longer than undoing it.
+        """
+        (index, row), room = self._sweep_at, SWEPT
+        for _ in range(min(SWEPT_LAYERS, len(self.layers))):
+            row, room = self.layers[index].zero_inactive_rows(row, room)
+            index = index if row else (index + 1) % len(self.layers)
+            if room <= 0:
+                break
+        self._sweep_at = (index, row)
 
     def _can_move(self) -> bool:
         """Whether this step can move any weight: not while a warm-up has a learning rate of zero, for instance."""
@@ -145,6 +171,8 @@ class MaskedStore:
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move weights, masks, gradients and optimizer state to the new topology."""
+        for layer in self.layers:
+            layer.link.refuse_strayed_averages()
         groups = self.optimizers.groups()
         for layer, edit in zip(self.layers, edits, strict=True):
             if len(edit.drop) or len(edit.grow):
@@ -173,9 +201,13 @@ class MaskedStore:
 
 
 def release(module: nn.Module) -> None:
-    """Remove the mask from a module, and the hook that reads packed checkpoints."""
-    module._buffers.pop(MASK, None)
-    module._non_persistent_buffers_set.discard(MASK)
+    """Remove the masks from a module, whose weights are zero where they were off, and the hooks that belong to them."""
+    for link in links_of(module):
+        link.weight.zero_inactive()
+    unlink(module)
+    for parameter in masks_of(module):
+        del module._buffers[mask_name(parameter)]
+        module._non_persistent_buffers_set.discard(mask_name(parameter))
     hooks = module._load_state_dict_pre_hooks
     for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
         del hooks[key]

@@ -15,8 +15,8 @@ from rewire.core.layer import LayerSpec, Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
-from rewire.model.select import Found
-from rewire.model.state_names import MASK
+from rewire.model.select import SelectedWeight
+from rewire.stores.copies import add_link
 from rewire.stores.optimizer.optimizers import Optimizers
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
@@ -28,14 +28,14 @@ Version = tuple[int, int]  # the identity of a tensor and its version counter: e
 class MaskedLayer:
     """One weight with its mask."""
 
-    def __init__(self, found: Found, active: Tensor) -> None:
-        self.spec: LayerSpec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter = found.module, found.parameter
+    def __init__(self, weight: SelectedWeight, active: Tensor) -> None:
+        self.spec: LayerSpec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module, self.parameter, self._mask_name = weight.module, weight.parameter, weight.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
-                "model.to_empty(device='cpu') and initialise it, or use store='packed', which draws it sparse"
+                "model.to_empty(device='cpu') and initialise it; for a Linear or Conv2d, store='packed' draws it sparse"
             )
         self.average: Tensor | None = None  # running average of the dense gradient, for methods that read momentum
         self.frozen = False
@@ -43,21 +43,24 @@ class MaskedLayer:
         self._total_nnz: int | None = len(active) if is_sharded(self.parameter) else None  # over all ranks
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
         put(mask, self.to_local(active[self.local_part(active)]), True)
-        self.module.register_buffer(MASK, shard_like(mask, self.parameter))
+        self.module.register_buffer(self._mask_name, shard_like(mask, self.parameter))
         # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[Version, int] = ((0, -1), 0)
-        self._enforced: Version | None = None  # the mask for which weight and optimizer state are zero where it is off
+        self._enforced: Version | None = None  # the mask for which weight and optimizer state were last made to agree
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
+        self._own_write: Version | None = None  # the weight after the last write of the store or the optimizer
+        self.link = add_link(self.module, self.parameter, self.name)
+        self.link.on_load = self._loaded
 
     # Shards: what of the whole weight is in this process.
 
     @property
     def mask(self) -> Tensor:
         """Which weights exist; laid out like the parameter."""
-        mask = self.module._buffers.get(MASK)
+        mask = self.module._buffers.get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask
@@ -138,6 +141,13 @@ class MaskedLayer:
         top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions of this process."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = take(self._dense(signal), self.to_local(positions))
+        return values.sign() if signal is Signal.SIGN else values
+
     def _dense(self, signal: Signal) -> Tensor:
         if signal is Signal.MOMENTUM:
             assert self.average is not None, "the method did not declare that it reads momentum"
@@ -177,7 +187,8 @@ class MaskedLayer:
         if grad is None:
             return
         if is_expanded(grad):
-            grad = self.parameter.grad = grad.clone(memory_format=torch.contiguous_format)
+            grad = grad.clone(memory_format=torch.contiguous_format)
+            self.parameter.grad = shard_like(grad, self.parameter)
         if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
             return
         # Never by multiplying: NaN times zero is NaN.
@@ -192,6 +203,31 @@ class MaskedLayer:
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
         torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
+
+    def remember_weight(self) -> None:
+        """The store or the optimizer has just written to the weight, as it may."""
+        self._own_write = _version(local(self.parameter))
+
+    def undo_outside_writes(self) -> None:
+        """Zero the weight at inactive positions if anyone else wrote to it; writes through ``.data`` are not seen."""
+        if self._own_write != _version(local(self.parameter)):
+            self.zero_inactive_weights()
+            self.remember_weight()
+
+    def zero_inactive_rows(self, first: int, room: int) -> tuple[int, int]:
+        """Zero the weight at the inactive positions of some rows from ``first`` on: about ``room`` weights.
+
+        Returns the row to go on with, 0 after the last one, and the room that is left.
+        """
+        weight, mask, bits = self.weight, self.local_mask, self._bit_mask
+        row = max(self.shape[1:].numel(), 1)
+        last = min(first + max(room // row, 1), len(weight))
+        part = weight[first:last]
+        if bits is not None and bits.element_size() == weight.element_size() and self._enforced == _version(mask):
+            part.view(bits.dtype).bitwise_and_(bits[first:last])
+        else:
+            torch.where(mask[first:last], part, _zero(part), out=part)
+        return (0 if last >= len(weight) else last), room - (last - first) * row
 
     def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
@@ -219,6 +255,12 @@ class MaskedLayer:
         """Something was loaded: enforce the topology again before the next step."""
         self._enforced = None
 
+    @torch.no_grad()
+    def _loaded(self) -> None:
+        """Values of a dense checkpoint where no weight exists are zeroed at once: the model may be evaluated now."""
+        self.invalidate()
+        self.zero_inactive_weights()
+
     @property
     def is_invalid(self) -> bool:
         """Whether something was loaded since the topology was last enforced."""
@@ -227,10 +269,12 @@ class MaskedLayer:
     def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
         """Move weight, mask, gradient and optimizer state to the new topology. ``group``: the parameter's options."""
         drop, grow = self.to_local(edit.drop), self.to_local(edit.grow)
+        self.link.edit_copies(Edit(drop, grow, edit.value))
         put(self.local_mask, drop, False)
         put(self.local_mask, grow, True)
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
+        self.remember_weight()
         self._mask_changed()
         for state, newborn in optimizers.start_values(self.parameter, group):
             put(local(state), drop, 0.0)

@@ -5,6 +5,7 @@ of that step, straight into the streaming top-k. With several micro-batches per 
 step, so that the gradient that is ranked is the one that the optimizer uses: the accumulated one.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -13,15 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
-from rewire.model.select import Found
-from rewire.nn.backward_record import BackwardRecord
+from rewire.model.select import SelectedWeight
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
+from rewire.stores.copies import unlink
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -46,7 +48,7 @@ class PackedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -58,19 +60,19 @@ class PackedStore:
         ``keep_masked``: names of layers that are not packed even if a kernel covers them.
         """
         self.optimizers, self.ranks = optimizers, ranks
-        uses = [id(m._parameters.get("weight")) for m in model.modules()]
-        reasons = [_not_packed_reason(one, uses.count(id(one.parameter)), keep_masked) for one in found]
-        self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
+        uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
+        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in weights]
+        self.notes = {one.spec.name: reason for one, reason in zip(weights, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
-            model, [found[i] for i in rest], [active[i] for i in rest], [drawn[i] for i in rest], optimizers
+            model, [weights[i] for i in rest], [active[i] for i in rest], [drawn[i] for i in rest], optimizers
         )
         self._packed = {
-            i: _pack(found[i], active[i], drawn[i], optimizers) for i, reason in enumerate(reasons) if not reason
+            i: _pack(weights[i], active[i], drawn[i], optimizers) for i, reason in enumerate(reasons) if not reason
         }
         masked = dict(zip(rest, self._masked.layers, strict=True))
         self.layers: list[PackedLayer | MaskedLayer] = [
-            self._packed[i] if i in self._packed else masked[i] for i in range(len(found))
+            self._packed[i] if i in self._packed else masked[i] for i in range(len(weights))
         ]
         self._keep = False
         self._hooks: list[RemovableHandle] = []
@@ -89,10 +91,8 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep:
-                layer.module.backward_record = None
-            elif layer.module.backward_record is None:
-                layer.module.backward_record = BackwardRecord()
+            if not keep or layer.module.backward_record is None:
+                layer.record(keep)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -127,12 +127,14 @@ class PackedStore:
         """Drop what was recorded for the ranking."""
         refuse_shared_state(self.optimizers, [layer.parameter for layer in self._packed.values()])
         for layer in self._packed.values():
-            layer.module.backward_record = BackwardRecord() if self._keep else None
+            layer.record(self._keep)
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
         """Move every layer to its new topology."""
+        for layer in self._packed.values():
+            layer.link.refuse_strayed_averages()
         groups = self.optimizers.groups()
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
@@ -151,26 +153,30 @@ class PackedStore:
         for hook in self._hooks:
             hook.remove()
         for layer in self._packed.values():
+            layer.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
             self.optimizers.map_state(layer.parameter, spread)
+            unlink(layer.module)
             unpack_module(layer.module)
         for module in self._hwcn_modules:
             restore_torch_module(module)
         self._masked.remove()
 
 
-def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collection[str]) -> str:
     """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
-    if found.spec.name in keep_masked:
+    if weight.spec.name in keep_masked:
         return "kept masked"
-    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
+    if weight.attribute != "weight":
+        return f"no kernel for {type(weight.module).__name__}.{weight.attribute}"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(weight.module, weight.parameter)
 
 
-def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
+def _pack(weight: SelectedWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
     """Gather the values from the dense weight, unless they were drawn without one."""
-    values = take(found.parameter.detach(), active) if drawn is None else drawn.to(found.parameter.dtype)
-    optimizers.map_state(found.parameter, lambda old: take(old, active))
-    return PackedLayer(found, active, values)
+    values = take(weight.parameter.detach(), active) if drawn is None else drawn.to(weight.parameter.dtype)
+    optimizers.map_state(weight.parameter, lambda old: take(old, active))
+    return PackedLayer(weight, active, values)
 
 
 def _convert_loaded_state(optimizers: Optimizers, layer: PackedLayer) -> None:

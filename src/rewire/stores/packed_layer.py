@@ -4,28 +4,36 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
-from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles, where_true
+from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
-from rewire.model.select import Found
-from rewire.nn.packed import pack_module, resize
+from rewire.model.select import SelectedWeight
+from rewire.nn.backward_record import BackwardRecord
+from rewire.nn.packed import pack_module
+from rewire.stores.copies import add_link
 from rewire.stores.inactive_gradient import TILE, gradient_tiles
 from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.rearrange import Rearrangement
+from rewire.stores.sparse_weight import set_values
 
 
 class PackedLayer:
     """One weight as values and positions. The values are sorted by position."""
 
-    def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
-        self.spec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values, found.spec.name)
-        self.parameter = found.parameter
-        self.span = range(found.spec.numel)
+    def __init__(self, weight: SelectedWeight, active: Tensor, values: Tensor) -> None:
+        self.spec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module = pack_module(weight.module, active, values, weight.spec.name)
+        self.parameter = weight.parameter
+        self.link = add_link(self.module, self.parameter, self.name)
+        self.span = range(weight.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
+        self._before_accumulation: RemovableHandle | None = None
+        self._was_cleared = True  # whether the gradient was zero or nothing before the last accumulation
         self._raw_norm: Tensor | None = None  # of the gradient as it was accumulated
 
     @property
@@ -64,6 +72,16 @@ class PackedLayer:
         tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
         return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions: weights are zero there, and gradients are computed in tiles."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = self.parameter.detach().new_zeros(len(positions))
+        for begin, tile, _used in self._tiles() if signal is Signal.GRAD else ():
+            low, high = torch.searchsorted(positions, torch.tensor([begin, begin + len(tile)])).tolist()
+            values[low:high] = tile[positions[low:high] - begin]
+        return values
+
     def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
         """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""
         for begin, grad, used in self._tiles():
@@ -88,9 +106,23 @@ class PackedLayer:
         """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
         state[rows] = values.to(state) if isinstance(values, Tensor) else values
 
+    def record(self, wanted: bool) -> None:
+        """Start a new record of inputs and output gradients for a step that ranks gradients, or stop recording."""
+        self.module.backward_record = BackwardRecord() if wanted else None
+        if wanted and self._before_accumulation is None:
+            self._before_accumulation = self.parameter.register_hook(self._note_cleared_gradient)
+        elif not wanted and self._before_accumulation is not None:
+            self._before_accumulation.remove()
+            self._before_accumulation = None
+
+    def _note_cleared_gradient(self, _grad: Tensor) -> None:
+        """Before accumulation: ``zero_grad`` may have been called since the last one, without a step between."""
+        self._was_cleared = self.has_no_gradient()
+
     def accumulated(self) -> None:
-        """After accumulation: keep the norm of the gradient, if the coming step ranks gradients."""
+        """After accumulation: take what it is made of and its norm, if the coming step ranks gradients."""
         if self.module.backward_record is not None and self.parameter.grad is not None:
+            self.module.backward_record.accumulated(self._was_cleared)
             self._raw_norm = self.parameter.grad.norm()
 
     def _scale(self) -> float:
@@ -114,33 +146,14 @@ class PackedLayer:
     def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
         """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
         before = self.active()
-        survives = torch.ones(len(before), dtype=torch.bool)
-        survives[torch.searchsorted(before, edit.drop)] = False
-        survivors = where_true(survives)  # indices into the old values
-        grown, order = edit.grow.sort()
-        # Both lists are sorted: a grown weight goes behind the survivors and the grown weights of lower position.
-        grown_slots = torch.searchsorted(before[survivors], grown) + torch.arange(len(grown))
-        is_survivor = torch.ones(len(survivors) + len(grown), dtype=torch.bool)
-        is_survivor[grown_slots] = False
-        survivor_slots = where_true(is_survivor)  # indices into the new values
-
-        def move(old: Tensor, at_grown: Tensor | None = None) -> Tensor:
-            new = old.new_zeros(len(is_survivor))
-            new[survivor_slots] = old[survivors]
-            if at_grown is not None:
-                new[grown_slots] = at_grown.to(old)[order]
-            return new
-
+        move = Rearrangement(before, edit)
+        self.link.edit_copies(edit)
         grad = self.parameter.grad
         newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
         optimizers.map_state(self.parameter, move)
-        values = move(self.parameter.detach(), edit.value)
-        if len(values) == len(before):
-            self.parameter.copy_(values)
-        else:
-            resize(self.parameter, values)
+        set_values(self.parameter, move(self.parameter.detach(), edit.value))
         for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
-            state[grown_slots] = value
+            state[move.grown_slots] = value
         self.module.weight_positions = move(before, edit.grow).to(self.module.weight_positions.dtype)
         if grad is not None:
             self.parameter.grad = move(grad)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rewire.core.layer import Layer, LayerSpec, Signal
 from rewire.core.ranks import Ranks, total
 from rewire.core.topology import Edit
+from rewire.stores.copies import Link
 from rewire.stores.optimizer.optimizers import Optimizers
 
 
@@ -18,6 +19,7 @@ class StoredLayer(Layer, Protocol):
     spec: LayerSpec
     parameter: nn.Parameter
     frozen: bool
+    link: Link  # to the copies of the weight
     average: Tensor | None  # running average of the dense gradient, for methods that read momentum
 
     @property

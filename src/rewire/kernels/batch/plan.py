@@ -1,202 +1,165 @@
-"""The tables that the native kernels walk through: non-zeros sorted for the forward and for the backward pass.
+"""The CSR arrays that the batch kernels read: the non-zeros of a layer, sorted for each pass (native/conv_csr.hpp).
 
-A non-zero's place is (block of channels read, row written, tap, channel read). Its offset says how many channels lie
-between the pixel where a gather begins and what it reads, so that borders only have to leave out taps.
-
-What is kept for each non-zero is its offset and its index in the backward order. The forward order is that of the
-positions: one tap reads them as they are, more are sorted anew at every pass, which costs next to nothing beside it.
+The backward pass works on the transpose. Kept for each non-zero are its column index and its place in the order of the
+positions (``perm``), both in the order of the backward pass. The order of the forward pass is that of the positions: a
+1x1 kernel reads them as they are, any other is sorted by tap anew at every pass, which costs little beside the pass
+itself.
 """
 
 import ctypes
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewire.kernels.geometry import Geometry
+from rewire.kernels.batch.taps import AxisTaps, backward_taps, forward_taps, tap_offsets, tap_ranks
+from rewire.kernels.csr import is_int64, is_sorted, layer_shape
+from rewire.kernels.geometry import Geometry, Pair
+from rewire.kernels.structures import Axis, ConvCsr, CsrArrays, ForwardCsr
+from rewire.kernels.tuning import COLUMNS_PER_DENSITY, DENSE_ABOVE, FEWEST_COLUMNS, MOST_COLUMNS
 
-Integers = NDArray[np.int64]
-Table = NDArray[np.int32]
-
-# Above these shares of weights, blocks of rows are computed with their zeros: forward, and backward, where the kernel
-# that skips them loads every gradient once for two products.
-DENSE = (0.45, 0.7)
-_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-
-
-class LayerSizes(ctypes.Structure):
-    """The C structure ``Layer`` (native/tables.hpp)."""
-
-    _fields_ = tuple((name, _INT) for name in ("outputs", "inputs", "taps", "groups"))
-
-
-class _Forward(ctypes.Structure):
-    _fields_ = (("blocks", _INT), ("begin", _POINTER), ("reach", _POINTER))
-
-
-class _Tables(ctypes.Structure):
-    _fields_ = (
-        ("forward_blocks", _INT),
-        ("backward_blocks", _INT),
-        *((name, _POINTER) for name in ("backward_place", "backward_reach", "forward_begin")),
-        *((name, _POINTER) for name in ("backward_begin", "backward_offset", "backward_index")),
-    )
-
-
-class _Axis(ctypes.Structure):
-    _fields_ = (("size", _INT), *((name, _POINTER) for name in ("base", "phase", "low", "high")))
-
-
-class Gather(ctypes.Structure):
-    """The C structure of the same name (native/gather.hpp)."""
-
-    _fields_ = (
-        *((name, _INT) for name in ("rows", "taps", "blocks", "channels", "height", "width")),
-        ("nnz", _LONG),
-        ("y", _Axis),
-        ("x", _Axis),
-        ("phases_x", _INT),
-        *((name, _POINTER) for name in ("first_tap", "across", "tap_y", "tap_x")),
-        *((name, _LONG) for name in ("row_step", "block_step")),
-        *((name, _POINTER) for name in ("begin", "offset", "shift", "index")),
-        *((name, _INT) for name in ("ahead_y", "ahead_x", "ahead_rows")),
-    )
+Axes = tuple[AxisTaps, AxisTaps]  # y and x
 
 
 @dataclass(frozen=True)
-class Line:
-    """One axis: which taps each pixel written meets, and the pixel of the other map that it reads through them."""
+class _Sizes:
+    """Of one pass: channels written, channels read, height and width of what is read, and column blocks."""
 
-    base: Integers  # per pixel written
-    phase: Integers
-    low: Integers
-    high: Integers
-    reach: Integers  # per tap: pixels between the base and what is read
-    tap_phase: Integers
-    counts: Integers  # taps of each phase
+    out_channels: int
+    in_channels: int
+    in_size: Pair
+    col_blocks: int
 
 
 class Plan:
-    """Both directions of one layer on maps of one size."""
+    """Both passes of one layer for inputs of one size."""
 
     def __init__(self, native: ctypes.CDLL, geometry: Geometry, positions: Tensor, height: int, width: int) -> None:
-        self._held: list[NDArray[np.int32]] = []
-        self.order: Tensor | None = None  # what sorts the positions, where they are not sorted,
-        self.positions: Tensor | None = None  # and these then
+        self._arrays: list[NDArray[np.int32]] = []  # native code points to them
+        self.order: Tensor | None = None  # what sorts the positions, if they are not sorted,
+        self.positions: Tensor | None = None  # and the sorted ones then
         if not is_sorted(native, positions):
-            self.positions, self.order = positions, _ = positions.sort()
-        outputs, inputs, taps, nnz = geometry.shape[0], geometry.inputs, geometry.taps, len(positions)
-        out = geometry.output(height, width)
-        wants = geometry.groups == 1 and min(out[0] * out[1], height * width) >= 4
-        self.dense = [wants and nnz > share * geometry.numel for share in DENSE]  # forward, backward
-        axes = list(zip(geometry.shape[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True))
-        ahead = [_forward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
-        back = [_backward_line(*axis, i, o) for axis, i, o in zip(axes, (height, width), out, strict=True)]
-        blocks = [_blocks(geometry, nnz, n) for n in (geometry.shape[1], outputs // geometry.groups)]
-        sizes = (outputs * blocks[0] + 1, blocks[1] * inputs * taps + 1, nnz, nnz)
-        tables = [np.empty(0 if all(self.dense) else size, np.int32) for size in sizes]
-        place = _tap_order(back)[0]
-        reach = [_reach(lines, line, n) for lines, line, n in ((ahead, width, inputs), (back, out[1], outputs))]
-        self.layer = LayerSizes(outputs, geometry.shape[1], taps, geometry.groups)
-        self.tables = _Tables(
-            *blocks, self._keep(place), self._keep(reach[1]), *(self._keep(table) for table in tables)
+            positions, self.order = positions.sort()
+            self.positions = positions
+        self.dense = _dense_passes(geometry, len(positions), height, width)
+        self.shape = layer_shape(geometry)
+
+        outputs, inputs, nnz = geometry.shape[0], geometry.inputs, len(positions)
+        size, out = (height, width), geometry.output(height, width)
+        forward = _Sizes(outputs, inputs, size, _column_blocks(geometry, nnz, geometry.shape[1]))
+        backward = _Sizes(inputs, outputs, out, _column_blocks(geometry, nnz, outputs // geometry.groups))
+        axes = list(
+            zip(geometry.shape[2:], geometry.stride, geometry.padding, geometry.dilation, size, out, strict=True)
         )
-        self.forward_tables = _Forward(blocks[0], tables[0].ctypes.data, self._keep(reach[0]))
-        if not all(self.dense):
-            wide = positions.dtype == torch.int64
-            native.rewire_tables(
-                *(ctypes.addressof(self.layer), positions.data_ptr(), wide, nnz, ctypes.addressof(self.tables))
-            )
-        shift = np.arange(outputs) // (outputs // geometry.groups) - np.arange(outputs)
-        tall, broad = (int(line.reach[-1]) for line in ahead)
-        self.forward = self._gather(
-            ahead, (outputs, taps, blocks[0], inputs, height, width, nnz),
-            (blocks[0] * taps, taps), (None, None, self._keep(shift * geometry.shape[1]), None),
-            (0, broad + geometry.stride[1], tall + 1),
-        )  # fmt: skip
-        begin, offset, index = (table.ctypes.data for table in tables[1:])
-        top = int(back[0].reach[-1])
-        self.backward = self._gather(
-            back, (inputs, taps, blocks[1], outputs, *out, nnz),
-            (taps, inputs * taps), (begin, offset, None, index), (top, 1, 1 - top),
-        )  # fmt: skip
+        forward_axes: Axes = (forward_taps(*axes[0]), forward_taps(*axes[1]))
+        backward_axes: Axes = (backward_taps(*axes[0]), backward_taps(*axes[1]))
+        self._build(native, positions, (forward, forward_axes), (backward, backward_axes))
+        self._link_forward(geometry, forward, forward_axes, nnz)
+        self._link_backward(geometry, backward, backward_axes, nnz)
 
     @property
     def nbytes(self) -> int:
-        """Memory of all tables."""
-        return sum(array.nbytes for array in self._held)
+        """Memory of all arrays."""
+        return sum(array.nbytes for array in self._arrays)
 
     def _keep(self, array: NDArray[np.integer]) -> int:
-        self._held.append(np.ascontiguousarray(array, dtype=np.int32))
-        return self._held[-1].ctypes.data
+        """The address of an array as 32-bit integers, which lives as long as the plan."""
+        self._arrays.append(np.ascontiguousarray(array, dtype=np.int32))
+        return self._arrays[-1].ctypes.data
 
-    def _gather(
-        self,
-        lines: list[Line],
-        sizes: tuple[int, ...],
-        steps: tuple[int, int],
-        tables: tuple[int | None, ...],
-        ahead: tuple[int, int, int],
-    ) -> Gather:
-        axes = [
-            _Axis(len(line.base), *(self._keep(a) for a in (line.base, line.phase, line.low, line.high)))
-            for line in lines
-        ]
-        counts, (place, first) = lines[1].counts, _tap_order(lines)
-        order = np.argsort(place.ravel())
-        reached = [reach.ravel()[order] for reach in np.meshgrid(*(line.reach for line in lines), indexing="ij")]
-        own = (self._keep(array) for array in (first, counts, *reached))
-        return Gather(*sizes, *axes, len(counts), *own, *steps, *tables, *ahead)
+    def _empty(self, size: int) -> int:
+        return self._keep(np.empty(0 if all(self.dense) else size, np.int32))
+
+    def _build(
+        self, native: ctypes.CDLL, positions: Tensor, forward: tuple[_Sizes, Axes], backward: tuple[_Sizes, Axes]
+    ) -> None:
+        """Allocate the arrays of both passes and let native code fill them."""
+        (there, forward_axes), (back, backward_axes) = forward, backward
+        taps, nnz = self.shape.taps, len(positions)
+        offset = tap_offsets(*backward_axes, width=back.in_size[1], channels=back.in_channels)
+        self.arrays = CsrArrays(
+            forward_blocks=there.col_blocks,
+            backward_blocks=back.col_blocks,
+            backward_tap_rank=self._keep(tap_ranks(*backward_axes)[0]),
+            backward_tap_offset=self._keep(offset),
+            forward_row_ptr=self._empty(there.out_channels * there.col_blocks + 1),
+            backward_row_ptr=self._empty(back.col_blocks * back.out_channels * taps + 1),
+            backward_col_idx=self._empty(nnz),
+            backward_perm=self._empty(nnz),
+        )
+        offset = tap_offsets(*forward_axes, width=there.in_size[1], channels=there.in_channels)
+        self.forward_csr = ForwardCsr(
+            col_blocks=there.col_blocks, row_ptr=self.arrays.forward_row_ptr, tap_offset=self._keep(offset)
+        )
+        if not all(self.dense):
+            native.rewire_build_csr(self.shape, positions.data_ptr(), is_int64(positions), nnz, self.arrays)
+
+    def _link_forward(self, geometry: Geometry, sizes: _Sizes, axes: Axes, nnz: int) -> None:
+        """The forward pass. Its column indices are the positions, or are made at every pass."""
+        rows = np.arange(geometry.shape[0])
+        group = rows // (geometry.shape[0] // geometry.groups)
+        self.forward = self._conv_csr(sizes, axes, nnz)
+        self.forward.row_stride, self.forward.block_stride = sizes.col_blocks * geometry.taps, geometry.taps
+        self.forward.row_base = self._keep((group - rows) * geometry.shape[1])
+        # The next output pixel reads one column of pixels more, on the right.
+        self.forward.prefetch_dx = int(axes[1].tap_offset[-1]) + geometry.stride[1]
+        self.forward.prefetch_rows = int(axes[0].tap_offset[-1]) + 1
+
+    def _link_backward(self, geometry: Geometry, sizes: _Sizes, axes: Axes, nnz: int) -> None:
+        """The backward pass, over the transpose."""
+        arrays = self.arrays
+        self.backward = self._conv_csr(sizes, axes, nnz)
+        self.backward.row_stride, self.backward.block_stride = geometry.taps, geometry.inputs * geometry.taps
+        self.backward.row_ptr, self.backward.col_idx = arrays.backward_row_ptr, arrays.backward_col_idx
+        self.backward.perm = arrays.backward_perm
+        self.backward.prefetch_dy, self.backward.prefetch_dx = int(axes[0].tap_offset[-1]), 1
+        self.backward.prefetch_rows = 1 - self.backward.prefetch_dy
+
+    def _conv_csr(self, sizes: _Sizes, axes: Axes, nnz: int) -> ConvCsr:
+        """A pass without what differs between forward and backward."""
+        y, x = axes
+        ranks, phase_first = tap_ranks(y, x)
+        order = np.argsort(ranks.ravel())
+        tap_dy, tap_dx = (offset.ravel()[order] for offset in np.meshgrid(y.tap_offset, x.tap_offset, indexing="ij"))
+        return ConvCsr(
+            out_channels=sizes.out_channels,
+            taps=self.shape.taps,
+            col_blocks=sizes.col_blocks,
+            in_channels=sizes.in_channels,
+            in_height=sizes.in_size[0],
+            in_width=sizes.in_size[1],
+            nnz=nnz,
+            y=self._axis(y),
+            x=self._axis(x),
+            x_phases=len(x.phase_sizes),
+            phase_first_tap=self._keep(phase_first),
+            phase_width=self._keep(x.phase_sizes),
+            tap_dy=self._keep(tap_dy),
+            tap_dx=self._keep(tap_dx),
+        )
+
+    def _axis(self, taps: AxisTaps) -> Axis:
+        return Axis(
+            size=len(taps.base),
+            base=self._keep(taps.base),
+            phase=self._keep(taps.phase),
+            tap_begin=self._keep(taps.tap_begin),
+            tap_end=self._keep(taps.tap_end),
+        )
 
 
-def _reach(lines: list[Line], width: int, channels: int) -> Integers:
-    """What each tap (row-major) adds to an offset."""
-    y, x = lines
-    return ((y.reach[:, None] * width + x.reach[None, :]) * channels).ravel()
+def _dense_passes(geometry: Geometry, nnz: int, height: int, width: int) -> list[bool]:
+    """Whether the forward and the backward pass are computed dense: convolutions of high density."""
+    out = geometry.output(height, width)
+    convolves = geometry.groups == 1 and min(out[0] * out[1], height * width) >= 4
+    return [convolves and nnz > density * geometry.numel for density in DENSE_ABOVE]
 
 
-def _forward_line(kernel: int, stride: int, pad: int, dilation: int, size: int, out: int) -> Line:
-    """Output ``o`` reads the inputs ``o * stride - pad + tap * dilation`` that exist."""
-    reach = np.arange(kernel) * dilation
-    base = np.arange(out) * stride - pad
-    low, high = np.searchsorted(reach, -base), np.searchsorted(reach, size - base)
-    zeros = np.zeros(out, np.int64)
-    return Line(base, zeros, low, high, reach, np.zeros(kernel, np.int64), np.array([kernel]))
-
-
-def _backward_line(kernel: int, stride: int, pad: int, dilation: int, size: int, out: int) -> Line:
-    """Input ``i`` reads the outputs ``(i + pad - tap * dilation) / stride`` that are whole and exist."""
-    back, tap_phase = np.divmod(np.arange(kernel) * dilation, stride)
-    base, phase = np.divmod(np.arange(size) + pad, stride)
-    low, high = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    for one in range(stride):
-        here, reach = phase == one, back[tap_phase == one]
-        low[here] = np.searchsorted(reach, base[here] - out, side="right")
-        high[here] = np.searchsorted(reach, base[here], side="right")
-    return Line(base, phase, low, high, -back, tap_phase, np.bincount(tap_phase, minlength=stride))
-
-
-def is_sorted(native: ctypes.CDLL, positions: Tensor) -> bool:
-    """Whether the positions are in the order that the tables need."""
-    return bool(native.rewire_is_sorted(positions.data_ptr(), positions.dtype == torch.int64, len(positions)))
-
-
-def _blocks(geometry: Geometry, nnz: int, channels: int) -> int:
-    """How many pieces the channels read are cut into, so that one piece of the map stays in the second cache."""
+def _column_blocks(geometry: Geometry, nnz: int, channels: int) -> int:
+    """The number of blocks that the channels read are cut into, so that a block of the activation stays in L2."""
     if geometry.groups > 1:
         return 1
     density = nnz / geometry.numel
-    return max(1, round(channels * geometry.taps / min(max(50 / max(density, 1e-9), 400), 1536)))
-
-
-def _tap_order(lines: list[Line]) -> tuple[Integers, NDArray[np.int64]]:
-    """The place of every tap (flat, row-major) when taps are sorted by phase, and where each phase begins."""
-    y, x = lines
-    sizes = np.multiply.outer(y.counts, x.counts)
-    first = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
-    within = [np.array([(line.tap_phase[:t] == p).sum() for t, p in enumerate(line.tap_phase)]) for line in lines]
-    phase_y, phase_x = np.meshgrid(y.tap_phase, x.tap_phase, indexing="ij")
-    place = first[phase_y, phase_x] + within[0][:, None] * x.counts[phase_x] + within[1][None, :]
-    return place, first.ravel()
+    columns = min(max(COLUMNS_PER_DENSITY / max(density, 1e-9), FEWEST_COLUMNS), MOST_COLUMNS)
+    return max(1, round(channels * geometry.taps / columns))

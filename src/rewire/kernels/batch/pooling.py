@@ -1,114 +1,105 @@
-"""Pooling as operators that keep the batch innermost; their plain twins are torch's own functions."""
+"""Max and average pooling in HWCN layout, as operators registered with torch.
 
-import ctypes
+The names of their arguments are part of the registered schema, which exported programs refer to.
+"""
+
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rewire.kernels.geometry import batch_innermost
+from rewire.kernels.geometry import Pair, to_hwcn
 from rewire.kernels.library import native
-from rewire.kernels.memory import empty_map
+from rewire.kernels.memory import empty_hwcn
+from rewire.kernels.structures import PoolShape
+from rewire.kernels.threads import thread_count
 
-
-class _Window(ctypes.Structure):
-    """The C structure ``Window`` (native/pool.cpp)."""
-
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("height", "width", "out_height", "out_width")),
-        *((name, ctypes.c_int32) for name in ("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x")),
-        ("line", ctypes.c_int64),
-    )
-
-
-def _library() -> ctypes.CDLL:
-    library = native()
-    assert library is not None, "the caller asks is_fast() first"
-    return library
-
-
-def _window(x: Tensor, window: list[int]) -> _Window:
-    """``window``: kernel, stride and padding, each for height and width."""
-    size = _pooled(x, window)
-    return _Window(x.shape[2], x.shape[3], *size, *window, x.shape[0] * x.shape[1])
-
-
-def _pooled(x: Tensor, window: list[int]) -> tuple[int, int]:
-    (a, b), (c, d), (e, f) = window[:2], window[2:4], window[4:]
-    return (x.shape[2] + 2 * e - a) // c + 1, (x.shape[3] + 2 * f - b) // d + 1
+Window = list[int]  # kernel, stride and padding, each for height and width: six integers
 
 
 @torch.library.custom_op("rewire::max_pool2d", mutates_args=())
 def max_pool2d(x: Tensor, window: list[int]) -> Tensor:
-    """The largest under each window; padding never counts."""
-    inside, shape = batch_innermost(x), _window(x, window)
-    y = empty_map(x, x.shape[0], x.shape[1], *_pooled(x, window))
-    _library().rewire_max_pool(ctypes.addressof(shape), inside.data_ptr(), y.data_ptr(), torch.get_num_threads())
+    """The largest inside of each window; padding never counts."""
+    inputs, y = to_hwcn(x), empty_hwcn(x, x.shape[0], x.shape[1], *_output_size(x, window))
+    native().rewire_max_pool(_pool_shape(x, window), inputs.data_ptr(), y.data_ptr(), thread_count())
     return y
 
 
 @torch.library.custom_op("rewire::max_pool2d_backward", mutates_args=())
 def max_pool2d_backward(grad: Tensor, x: Tensor, window: list[int]) -> Tensor:
-    """The gradient goes to the first of the largest."""
-    inside, above, shape = batch_innermost(x), batch_innermost(grad), _window(x, window)
-    grad_x = empty_map(x, *x.shape).zero_()
-    pointers = (inside.data_ptr(), above.data_ptr(), grad_x.data_ptr())
-    _library().rewire_max_pool_backward(ctypes.addressof(shape), *pointers, torch.get_num_threads())
+    """The gradient goes to the largest of a window, of equal ones to the first."""
+    inputs, grads, grad_x = to_hwcn(x), to_hwcn(grad), empty_hwcn(x, *x.shape).zero_()
+    arrays = (inputs.data_ptr(), grads.data_ptr(), grad_x.data_ptr())
+    native().rewire_max_pool_backward(_pool_shape(x, window), *arrays, thread_count())
     return grad_x
-
-
-def _scale(x: Tensor, window: list[int], padding_counts: bool) -> Tensor:
-    """One over the number of pixels that an average counts, for each pixel written."""
-    sizes = []
-    for axis in (0, 1):
-        kernel, stride, pad, size = window[axis], window[2 + axis], window[4 + axis], x.shape[2 + axis]
-        begin = torch.arange(_pooled(x, window)[axis]) * stride - pad
-        inside = torch.clamp(begin + kernel, max=size) - begin.clamp(min=0)
-        sizes.append(torch.full_like(inside, kernel) if padding_counts else inside)
-    return 1.0 / (sizes[0][:, None] * sizes[1][None, :]).float()
 
 
 @torch.library.custom_op("rewire::avg_pool2d", mutates_args=())
 def avg_pool2d(x: Tensor, window: list[int], padding_counts: bool) -> Tensor:
-    """The mean under each window."""
-    inside, shape, scale = batch_innermost(x), _window(x, window), _scale(x, window, padding_counts)
-    y = empty_map(x, x.shape[0], x.shape[1], *_pooled(x, window))
-    pointers = (inside.data_ptr(), scale.data_ptr(), y.data_ptr())
-    _library().rewire_average_pool(ctypes.addressof(shape), *pointers, torch.get_num_threads())
+    """The mean of each window."""
+    inputs, scale = to_hwcn(x), _scale(x, window, padding_counts)
+    y = empty_hwcn(x, x.shape[0], x.shape[1], *_output_size(x, window))
+    arrays = (inputs.data_ptr(), scale.data_ptr(), y.data_ptr())
+    native().rewire_avg_pool(_pool_shape(x, window), *arrays, thread_count())
     return y
 
 
 @torch.library.custom_op("rewire::avg_pool2d_backward", mutates_args=())
 def avg_pool2d_backward(grad: Tensor, x: Tensor, window: list[int], padding_counts: bool) -> Tensor:
-    """The gradient, shared out equally."""
-    above, shape, scale = batch_innermost(grad), _window(x, window), _scale(x, window, padding_counts)
-    grad_x = empty_map(x, *x.shape).zero_()
-    pointers = (above.data_ptr(), scale.data_ptr(), grad_x.data_ptr())
-    _library().rewire_average_pool_backward(ctypes.addressof(shape), *pointers, torch.get_num_threads())
+    """The gradient, divided equally over each window."""
+    grads, scale, grad_x = to_hwcn(grad), _scale(x, window, padding_counts), empty_hwcn(x, *x.shape).zero_()
+    arrays = (grads.data_ptr(), scale.data_ptr(), grad_x.data_ptr())
+    native().rewire_avg_pool_backward(_pool_shape(x, window), *arrays, thread_count())
     return grad_x
+
+
+def _pool_shape(x: Tensor, window: Window) -> PoolShape:
+    out_height, out_width = _output_size(x, window)
+    kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x = window
+    return PoolShape(
+        height=x.shape[2], width=x.shape[3], out_height=out_height, out_width=out_width,
+        kernel_y=kernel_y, kernel_x=kernel_x, stride_y=stride_y, stride_x=stride_x, pad_y=pad_y, pad_x=pad_x,
+        pixel_size=x.shape[0] * x.shape[1],
+    )  # fmt: skip
+
+
+def _output_size(x: Tensor, window: Window) -> Pair:
+    kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x = window
+    return (x.shape[2] + 2 * pad_y - kernel_y) // stride_y + 1, (x.shape[3] + 2 * pad_x - kernel_x) // stride_x + 1
+
+
+def _scale(x: Tensor, window: Window, padding_counts: bool) -> Tensor:
+    """One over the number of pixels that the average of each output pixel counts."""
+    sizes = []
+    for axis in (0, 1):
+        kernel, stride, pad, size = window[axis], window[2 + axis], window[4 + axis], x.shape[2 + axis]
+        begin = torch.arange(_output_size(x, window)[axis]) * stride - pad
+        inside = torch.clamp(begin + kernel, max=size) - begin.clamp(min=0)
+        sizes.append(torch.full_like(inside, kernel) if padding_counts else inside)
+    return 1.0 / (sizes[0][:, None] * sizes[1][None, :]).float()
 
 
 @max_pool2d.register_fake
 def _(x: Tensor, window: list[int]) -> Tensor:
-    return empty_map(x, x.shape[0], x.shape[1], *_pooled(x, window))
+    return empty_hwcn(x, x.shape[0], x.shape[1], *_output_size(x, window))
 
 
 @avg_pool2d.register_fake
 def _(x: Tensor, window: list[int], padding_counts: bool) -> Tensor:
-    return empty_map(x, x.shape[0], x.shape[1], *_pooled(x, window))
+    return empty_hwcn(x, x.shape[0], x.shape[1], *_output_size(x, window))
 
 
 @max_pool2d_backward.register_fake
 def _(grad: Tensor, x: Tensor, window: list[int]) -> Tensor:
-    return empty_map(x, *x.shape)
+    return empty_hwcn(x, *x.shape)
 
 
 @avg_pool2d_backward.register_fake
 def _(grad: Tensor, x: Tensor, window: list[int], padding_counts: bool) -> Tensor:
-    return empty_map(x, *x.shape)
+    return empty_hwcn(x, *x.shape)
 
 
-def _pool_remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[0])
     ctx.options = inputs[1:]
 
@@ -117,9 +108,9 @@ def _max_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return max_pool2d_backward(grad, ctx.saved_tensors[0], *ctx.options), None
 
 
-def _average_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _avg_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return avg_pool2d_backward(grad, ctx.saved_tensors[0], *ctx.options), None, None
 
 
-max_pool2d.register_autograd(_max_gradients, setup_context=_pool_remember)
-avg_pool2d.register_autograd(_average_gradients, setup_context=_pool_remember)
+max_pool2d.register_autograd(_max_gradients, setup_context=_save)
+avg_pool2d.register_autograd(_avg_gradients, setup_context=_save)

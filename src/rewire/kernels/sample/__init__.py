@@ -1,1 +1,1 @@
-"""One input without gradients: a whole network as a program that runs in one native call."""
+"""Inference on one input: a whole network as a program of steps that runs in one native call, planar layout."""

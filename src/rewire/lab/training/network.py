@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from rewire.core.dense_ops import mask_of, written_out
-from rewire.io.csr import masks_in
 from rewire.io.files import first_line
 from rewire.lab.data.augment import steps_per_epoch
 from rewire.lab.models.build import build
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_in
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,9 @@ def read_network(path: Path) -> Trained:
     try:
         tensors = _written_out(state["model"], model)
         for name in masks_in(tensors):
-            module = model.get_submodule(name.rpartition(".")[0])
-            module.register_buffer(MASK, torch.zeros_like(tensors[name], dtype=torch.bool))
+            owner, _, parameter = name.rpartition(".")
+            module = model.get_submodule(owner)
+            module.register_buffer(mask_name(parameter), torch.zeros_like(tensors[name], dtype=torch.bool))
         model.load_state_dict(tensors)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{file} does not fit {run.label}: {str(error).splitlines()[-1].strip()}") from error

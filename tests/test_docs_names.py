@@ -16,7 +16,6 @@ SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"python (?:-m ([\w.]+)|([\w./]+\.py))")
 NAME = re.compile(r"rewire(?:\.\w+)+")
-PROMISED = {"kernels.md"}  # being written; to be removed from here once it is there
 
 
 @cache
@@ -84,7 +83,7 @@ def test_every_name_of_the_package_exists(page):
 def test_every_link_leads_somewhere(page):
     for target in LINK.findall(prose(page)):
         path, _, anchor = target.partition("#")
-        if "://" in target or Path(path).name in PROMISED:
+        if "://" in target:
             continue
         file = (page.parent / path) if path else page
         assert file.exists(), f"there is no {target}"

@@ -20,12 +20,8 @@ Loss = Callable[[nn.Module], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
-class Snip:
-    """The weights of largest ``|weight * gradient|`` of one batch (SNIP).
-
-    ``loss`` gets the model and returns the loss of a batch: ``lambda model: cross_entropy(model(x), y)``. ``rule`` says
-    how many weights each layer gets; without one, the largest of the whole network are taken.
-    """
+class _FromLoss:
+    """A start that differentiates a loss; known by the name of the function, because checkpoints store its ``repr``."""
 
     loss: Loss = field(compare=False)
     rule: Rule | None = None
@@ -36,7 +32,16 @@ class Snip:
         object.__setattr__(self, "loss_name", qualified_name(self.loss))
 
     def __repr__(self) -> str:
-        return f"Snip({self.loss_name!r}, rule={self.rule!r})"
+        return f"{type(self).__name__}({self.loss_name!r}, rule={self.rule!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Snip(_FromLoss):
+    """The weights of largest ``|weight * gradient|`` of one batch (SNIP).
+
+    ``loss`` gets the model and returns the loss of a batch: ``lambda model: cross_entropy(model(x), y)``. ``rule`` says
+    how many weights each layer gets; without one, the largest of the whole network are taken.
+    """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Compute the gradients once; the model, its gradients and the global random state stay as they are."""
@@ -47,22 +52,11 @@ class Snip:
 
 
 @dataclass(frozen=True, repr=False)
-class Grasp:
+class Grasp(_FromLoss):
     """The largest ``weight * (Hessian gradient)`` of one batch, which preserve the norm of the gradient best (GraSP).
 
     ``loss`` and ``rule`` as for ``Snip``.
     """
-
-    loss: Loss = field(compare=False)
-    rule: Rule | None = None
-    loss_name: str = field(init=False)
-    reads_data: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "loss_name", qualified_name(self.loss))
-
-    def __repr__(self) -> str:
-        return f"Grasp({self.loss_name!r}, rule={self.rule!r})"
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Compute the gradient, and the gradient of its product with itself: the Hessian times the gradient."""

@@ -13,7 +13,7 @@ from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import whole
-from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
@@ -41,8 +41,7 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
-    ``optimizer``: the one that trains the model, or a list where several do, each its own parameters; a step is counted
-    when each of them has stepped.
+    ``optimizer``: the one that trains the model, or a list of several; a step is then one step of each of them.
     ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
     that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
     holding their dense weight.
@@ -66,12 +65,8 @@ def sparsify(
     found, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(found, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
-    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
-    if peers.others:
-        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
-        refuse_store_across_ranks(fingerprint)
-        peers.verify_agreement(fingerprint)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found if one.spec.name not in masked})
+    peers = _agreeing_peers(wrapped, found, kind, method, seed)
     context = Context(seed=seed, model=model, weights=_Weights(found))
     active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
     drawn = [
@@ -81,6 +76,22 @@ def sparsify(
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, found, active)
     return rewirer
+
+
+def _agreeing_peers(
+    wrapped: nn.Module,
+    found: Sequence[Found],
+    kind: type[MaskedStore] | type[PackedStore],
+    method: Method,
+    seed: int,
+) -> Peers:
+    """The ranks that train the model together, if any are known yet; raises on all of them if they disagree."""
+    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
+    if peers.others:
+        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
+        refuse_store_across_ranks(fingerprint)
+        peers.verify_agreement(fingerprint)
+    return peers
 
 
 class _Weights(Sequence[Tensor]):

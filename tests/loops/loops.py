@@ -7,7 +7,7 @@ from tests.networks import mlp
 from torch import nn
 
 import rewire
-from rewire.stores.convert import mask_in, to_dense
+from rewire.stores.convert import to_dense
 
 STORES = ("masked", "packed")
 both_stores = pytest.mark.parametrize("store", STORES)
@@ -45,6 +45,15 @@ def train(model, optimizer, steps, begin=0, after=None, shape=(12,), dtype=torch
 def dense(model):
     """The parameters of a masked or packed model with zeros in place."""
     return [parameter.detach() for parameter in to_dense(model).parameters()]
+
+
+def mask_in(module):
+    """The mask of a masked or packed layer, or nothing."""
+    if "weight_positions" in module._buffers:
+        mask = torch.zeros(module.dense_shape.numel(), dtype=torch.bool)
+        mask[module.weight_positions.long()] = True
+        return mask.view(module.dense_shape)
+    return module._buffers.get("weight_mask")
 
 
 def masks(model):

@@ -1,0 +1,135 @@
+"""Spawned and forked processes, threads and the workers of a DataLoader."""
+
+import multiprocessing
+import threading
+
+import pytest
+import torch
+import torch.multiprocessing
+from tests.loops.loops import STORES, assert_zero_off_mask, batch, both_stores, conv_net, masks, sparse, train
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def evaluate(model, x, results):
+    torch.set_num_threads(1)
+    before = [mask.clone() for mask in masks(model)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        y = model(x)
+    train(model, optimizer, 2)
+    assert_zero_off_mask(model)
+    kept = all(torch.equal(a, b) for a, b in zip(masks(model), before, strict=True))
+    results.put((y.numpy(), kept))
+
+
+@pytest.mark.parametrize("way", ["spawn", "torch.multiprocessing"])
+@both_stores
+def test_a_model_is_sent_to_a_spawned_process(store, way):
+    model, optimizer, rewirer = sparse(store)
+    train(model, optimizer, 4)
+    x = batch(0)[0]
+    expected = model(x).detach()
+    context = (multiprocessing if way == "spawn" else torch.multiprocessing).get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=evaluate, args=(model, x, results))
+    process.start()
+    y, kept = results.get(timeout=60)
+    process.join(60)
+    assert process.exitcode == 0
+    assert kept
+    torch.testing.assert_close(torch.from_numpy(y), expected)
+    rewirer.check()
+    train(model, optimizer, 3, begin=4)
+
+
+class Labelled(Dataset):
+    """Data that are labelled by a sparse model: the model goes to the workers."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        torch.set_num_threads(1)
+        x = batch(index)[0]
+        with torch.no_grad():
+            return x, self.model(x)
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+@both_stores
+def test_workers_of_a_data_loader_use_the_model(store, context):
+    model, optimizer, rewirer = sparse(store)
+    train(model, optimizer, 4)
+    loader = DataLoader(Labelled(model), batch_size=None, num_workers=1, multiprocessing_context=context)
+    for x, y in loader:
+        torch.testing.assert_close(y, model(x))
+    rewirer.check()
+
+
+@both_stores
+def test_workers_of_a_data_loader_change_nothing(store):
+    found = []
+    for workers in (0, 2):
+        model, optimizer, rewirer = sparse(store)
+        x, y = (torch.cat(parts) for parts in zip(*map(batch, range(8)), strict=True))
+        loader = DataLoader(TensorDataset(x, y), batch_size=16, num_workers=workers)
+        for xs, ys in loader:
+            torch.nn.functional.cross_entropy(model(xs), ys).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        rewirer.check()
+        found.append([layer.active().tolist() for layer in rewirer.layers])
+    assert found[0] == found[1]
+
+
+def forked(model, x, results):
+    """A forward pass; torch itself refuses a backward pass in a process that was forked after one."""
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        for scale in range(5):
+            y = model(x * scale)
+            model[0].bias.add_(1.0)
+    results.put(float(y.sum()))
+
+
+@both_stores
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_forked_process_leaves_its_parent_alone(store, dtype):
+    model, optimizer, rewirer = sparse(store, "ggr", conv_net().to(dtype))
+    train(model, optimizer, 4, shape=(3, 6, 6), dtype=dtype)
+    x = batch(0, (3, 6, 6), dtype)[0]
+    model.eval()
+    with torch.no_grad():
+        expected = model(x)
+    before = expected.clone()
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=forked, args=(model, x, results))
+    process.start()
+    results.get(timeout=60)
+    process.join(60)
+    assert torch.equal(expected, before)  # the child has written into memory of its own
+    assert torch.equal(model(x), expected)
+    rewirer.check()
+
+
+def test_two_models_train_in_two_threads():
+    def work(store, found):
+        model, optimizer, rewirer = sparse(store)
+        train(model, optimizer, 10)
+        found[store] = [layer.active().tolist() for layer in rewirer.layers]
+
+    alone, together = {}, {}
+    for store in STORES:
+        work(store, alone)
+    threads = [threading.Thread(target=work, args=(store, together)) for store in STORES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone

@@ -13,7 +13,7 @@ from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import local, whole
-from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
@@ -67,20 +67,31 @@ def sparsify(
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights})
-    peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
-    if peers.others:
-        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
-        refuse_store_across_ranks(fingerprint)
-        peers.verify_agreement(fingerprint)
+    peers = _find_agreeing_peers(wrapped, weights, method, seed, kind)
     context = Context(seed=seed, model=model, weights=_Weights(weights))
     active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
-    drawn = [
-        _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(weights, active, strict=True))
-    ]
+    pairs = enumerate(zip(weights, active, strict=True))
+    drawn = [_draw(one, positions, init, context, i) for i, (one, positions) in pairs]
     held = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
     rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
+
+
+def _find_agreeing_peers(
+    model: nn.Module,
+    weights: Sequence[SelectedWeight],
+    method: Method,
+    seed: int,
+    kind: type[MaskedStore] | type[PackedStore],
+) -> Peers:
+    """The other ranks, if they are known already; raises on all of them if they do not make the same model sparse."""
+    peers = find_peers(model, [one.parameter for one in weights], [one.spec.name for one in weights])
+    if peers.others:
+        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
+        refuse_store_across_ranks(fingerprint)
+        peers.verify_agreement(fingerprint)
+    return peers
 
 
 class _Weights(Sequence[Tensor]):

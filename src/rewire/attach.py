@@ -19,6 +19,7 @@ from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
+from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
@@ -67,31 +68,32 @@ def sparsify(
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights})
-    peers = _find_agreeing_peers(wrapped, weights, method, seed, kind)
-    context = Context(seed=seed, model=model, weights=_Weights(weights))
-    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
-    pairs = enumerate(zip(weights, active, strict=True))
-    drawn = [_draw(one, positions, init, context, i) for i, (one, positions) in pairs]
-    held = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
-    rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
+    peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
+    parameters = [one.parameter for one in weights]
+    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    active = _first_positions(method, weights, context, peers)
+    drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
+    stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
+    rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
 
 
-def _find_agreeing_peers(
-    model: nn.Module,
-    weights: Sequence[SelectedWeight],
-    method: Method,
-    seed: int,
-    kind: type[MaskedStore] | type[PackedStore],
-) -> Peers:
-    """The other ranks, if they are known already; raises on all of them if they do not make the same model sparse."""
-    peers = find_peers(model, [one.parameter for one in weights], [one.spec.name for one in weights])
+def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint) -> Peers:
+    """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
+    peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
     if peers.others:
-        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers
+
+
+def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
+    """Where the weights of each layer are at first."""
+    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
+        peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
+    return active
 
 
 class _Weights(Sequence[Tensor]):

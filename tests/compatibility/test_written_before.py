@@ -41,6 +41,12 @@ def assert_same(found, recorded, *, exact=EXACT, near=1e-6):
             assert found[path] == value, path
 
 
+def without_newborns(seen):
+    """Which layers have newborn weights was not recorded then."""
+    seen["common"]["rewirer"].pop("newborns", None)
+    return seen
+
+
 def saved(name):
     return torch.load(FILES / f"{name}.pt", weights_only=True)
 
@@ -79,7 +85,7 @@ def test_a_training_is_loaded_as_it_was_saved(file):
 def test_a_training_goes_on_as_if_it_had_not_stopped(file):
     recorded, objects = saved(file), resumed(file, written.TRAININGS[file][1])
     assert_same(written.train(*objects[:2], written.STOP, written.END), recorded["losses"])
-    assert_same(written.seen(*objects), recorded["continued"])
+    assert_same(without_newborns(written.seen(*objects)), recorded["continued"])
     assert [one.step for one in objects[2].history] == [5, 10, 15]
 
 
@@ -99,7 +105,9 @@ def test_each_store_goes_on_with_what_the_other_one_wrote(file, store):
     assert recorded["rewirer"]["store"] != store
     losses = written.train(*objects[:2], written.STOP, written.END)
     assert_same(losses, recorded["losses"], exact=False, near=1e-9)
-    assert_same(written.seen(*objects)["common"], recorded["continued"]["common"], exact=False, near=1e-9)
+    assert_same(
+        without_newborns(written.seen(*objects))["common"], recorded["continued"]["common"], exact=False, near=1e-9
+    )
 
 
 def test_a_sharded_checkpoint_is_loaded_and_gone_on_with():
@@ -113,7 +121,7 @@ def test_a_sharded_checkpoint_is_loaded_and_gone_on_with():
     assert (digest, rewirer.step) == (recorded["digest"], written.STOP)
     assert_same(written.outputs(model, written.batch(1000)[0]), recorded["outputs"])
     assert_same(written.train(model, optimizer, written.STOP, written.END), recorded["losses"])
-    assert_same(written.seen(model, optimizer, rewirer), recorded["continued"])
+    assert_same(without_newborns(written.seen(model, optimizer, rewirer)), recorded["continued"])
 
 
 # --- networks for other tools -----------------------------------------------------------------------------------------
@@ -173,9 +181,9 @@ def test_runs_are_listed_under_the_ids_that_they_had():
     assert "2 done, 0 running, 0 failed, 2 planned" in told
     for name in written.RUNS:
         known = json.loads((FILES / "runs" / "finished" / name / "run.json").read_text())["id"]
-        rows = [line for line in told.splitlines() if known in line]
+        rows = [line for line in told.splitlines() if known[:6] in line]  # as many as tell runs apart
         assert ["done" in row and "3/3" in row for row in rows] == [True, False]
-        assert ["waiting" in row and "1/3" in row for row in rows] == [False, True]
+        assert ["planned" in row and "1/3" in row for row in rows] == [False, True]
 
 
 def test_a_report_is_made_of_them(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.zoo import hub, wild, wild_vision
+from tests.zoo import hub, wild, wild_attention
 from tests.zoo.checks import ABILITIES, WrongError, outcome
 from torch import nn
 
@@ -49,5 +49,5 @@ def test_what_counts_as_refused():
     assert failing(differ) == "wrong"
     assert failing(mentions_a_layer) == "wrong"  # not raised by Rewire
     assert failing(lambda: nn.Linear(2, 3)(torch.zeros(1, 4))) == "wrong"
-    assert failing(lambda: find_layers(wild_vision.Beit(), include="nothing")) == "refused"  # lists the layers
+    assert failing(lambda: find_layers(wild_attention.Beit(), include="nothing")) == "refused"  # lists the layers
     assert failing(lambda: find_layers(nn.Sequential(nn.ReLU()))) == "wrong"  # names no layer of this model

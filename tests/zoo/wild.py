@@ -1,7 +1,7 @@
 """Architectures written as they are in the wild, by the names that the table shows."""
 
 import torch
-from tests.zoo import wild_convolutions as convolutions
+from tests.zoo import wild_attention as attention
 from tests.zoo import wild_vision as vision
 from tests.zoo import wild_words as words
 from tests.zoo.hub import Entry, image, text
@@ -19,23 +19,23 @@ def _entry(name, build, inputs, **options):
 def entries() -> list[Entry]:
     """Every architecture of this file."""
     images = {
-        "BEiT-like": vision.Beit,
-        "Swin-like": vision.Swin,
-        "EfficientNet-like": convolutions.EfficientNet,
-        "MobileNetV3-like": lambda: convolutions.EfficientNet(nn.Conv2d, nn.Hardswish),
-        "same padding": convolutions.SamePadding,
-        "ConvNeXt-like": convolutions.ConvNeXt,
-        "CondConv-like": convolutions.CondConvNet,
-        "U-Net-like": convolutions.UNet,
-        "ResNet-like": convolutions.ResNet,
-        "ShuffleNet-like": convolutions.ShuffleNet,
-        "MLP-Mixer-like": vision.Mixer,
-        "CLIP attention pool": vision.AttentionPool,
-        "weight standardisation": convolutions.StandardisedNet,
-        "penalised weights": convolutions.Penalised,
-        "Siamese, shared weights": convolutions.Siamese,
-        "PointNet-like": convolutions.PointNet,
-        "3-D network": convolutions.Volume,
+        "BEiT-like": attention.Beit,
+        "Swin-like": attention.Swin,
+        "EfficientNet-like": vision.EfficientNet,
+        "MobileNetV3-like": lambda: vision.EfficientNet(nn.Conv2d, nn.Hardswish),
+        "same padding": vision.SamePadding,
+        "ConvNeXt-like": vision.ConvNeXt,
+        "CondConv-like": vision.CondConvNet,
+        "U-Net-like": vision.UNet,
+        "ResNet-like": vision.ResNet,
+        "ShuffleNet-like": vision.ShuffleNet,
+        "MLP-Mixer-like": attention.Mixer,
+        "CLIP attention pool": attention.AttentionPool,
+        "weight standardisation": vision.StandardisedNet,
+        "penalised weights": vision.Penalised,
+        "Siamese, shared weights": vision.Siamese,
+        "PointNet-like": vision.PointNet,
+        "3-D network": vision.Volume,
     }
     texts = {
         "Mamba-like": words.Mamba,

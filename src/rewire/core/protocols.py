@@ -44,7 +44,8 @@ class Rule(Protocol):
 class Start(Protocol):
     """Sorted positions of the first weights of each layer, exactly ``n`` in all and at least one in each layer.
 
-    ``ctx.model`` and ``ctx.weights`` are the model and its dense weights, in the order of the specs.
+    ``ctx.model``, ``ctx.parameters`` and ``ctx.weights`` are the model, its parameters and their dense values, in the
+    order of the specs. A start that reads data has an attribute ``reads_data = True``: ranks then compare its result.
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...

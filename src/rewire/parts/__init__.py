@@ -49,6 +49,10 @@ from rewire.parts.start import erdos_renyi as erdos_renyi
 from rewire.parts.start import erdos_renyi_kernel as erdos_renyi_kernel
 from rewire.parts.start import explicit as explicit
 from rewire.parts.start import uniform as uniform
+from rewire.parts.start_from_data import Grasp as Grasp
+from rewire.parts.start_from_data import Shuffled as Shuffled
+from rewire.parts.start_from_data import Snip as Snip
+from rewire.parts.start_from_data import SynFlow as SynFlow
 from rewire.parts.start_from_weights import Given as Given
 from rewire.parts.start_from_weights import Magnitude as Magnitude
 from rewire.parts.start_from_weights import Nonzero as Nonzero

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from rewire._torch import buffers_of, parameters_of
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.state_names import mask_name, masks_in, masks_of
 from rewire.shrinking.cut import cut, groups_left
@@ -159,14 +160,17 @@ def _restored(model: nn.Module, small: nn.Module, masks: bool, packed: bool) -> 
     for path, module in small.named_modules():
         original = modules[path]
         module.training = original.training
-        first = next((parameter for parameter in original._parameters.values() if parameter is not None), None)
-        for tensors, before in ((module._parameters, original._parameters), (module._buffers, original._buffers)):
+        first = next((parameter for parameter in parameters_of(original).values() if parameter is not None), None)
+        for tensors, before in (
+            (parameters_of(module), parameters_of(original)),
+            (buffers_of(module), buffers_of(original)),
+        ):
             for name, tensor in tensors.items():
                 template = before.get(name) if before.get(name) is not None else first  # a bias or a mask may be new
                 if tensor is not None and template is not None:
                     dtype = template.dtype if tensor.is_floating_point() else tensor.dtype
                     tensor.data = tensor.data.to(template.device, dtype)
         for name in map(mask_name, masks_of(module)):
-            if not packed and not (masks and name in original._buffers):
-                del module._buffers[name]
+            if not packed and not (masks and name in buffers_of(original)):
+                del buffers_of(module)[name]
     return small

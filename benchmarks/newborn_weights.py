@@ -23,7 +23,7 @@ from rewire.core.layer import Signal
 
 FILES = ("argparse.py", "ast.py", "inspect.py", "pathlib.py", "typing.py", "tarfile.py")
 WIDTH, HEADS, BLOCKS, LENGTH, BATCH = 104, 4, 2, 32, 8
-STEPS, EVERY, LR, AFTER = 1000, 100, 1e-2, 10  # AFTER: steps after a rewiring that are looked at
+STEPS, EVERY, AFTER = 1000, 100, 10  # AFTER: steps after a rewiring that are looked at
 
 
 class Block(nn.Module):
@@ -78,11 +78,11 @@ def loss_of(model: nn.Module, pieces: Tensor) -> Tensor:
     return F.cross_entropy(model(pieces[:, :-1]).flatten(0, 1), pieces[:, 1:].flatten())
 
 
-def run(name: str, seed: int, data: Tensor, characters: int) -> dict[str, float]:
+def run(name: str, seed: int, data: Tensor, characters: int, lr: float) -> dict[str, float]:
     """Train once. ``jump``: how much the loss on fixed pieces rises over its value at the rewiring, at worst."""
     torch.manual_seed(seed)
     model = Transformer(characters)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
     method = rewire.METHODS[name](density=0.1, every=EVERY, until=STEPS - EVERY, fraction=0.3)
     rewirer = rewire.sparsify(model, optimizer, method, seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -97,7 +97,7 @@ def run(name: str, seed: int, data: Tensor, characters: int) -> dict[str, float]
         losses.append(loss.item())
         rewired = len(rewirer.history) and rewirer.history[-1].step == rewirer.step
         if since == 0:
-            moves += list(_moves(rewirer, before))
+            moves += list(_moves(rewirer, before, lr))
         if rewired or since < AFTER:
             with torch.no_grad():
                 now = loss_of(model, fixed).item()
@@ -115,20 +115,21 @@ def run(name: str, seed: int, data: Tensor, characters: int) -> dict[str, float]
     }
 
 
-def _moves(rewirer: rewire.Rewirer, before: dict[str, tuple[Tensor, Tensor]]) -> Iterator[float]:
+def _moves(rewirer: rewire.Rewirer, before: dict[str, tuple[Tensor, Tensor]], lr: float) -> Iterator[float]:
     """By how many learning rates newborn weights moved at their first step, on average in each layer."""
     for layer in rewirer.layers:
         positions, was = before[layer.name]
         newborn = was.abs() == torch.tensor(1e-10)
         if newborn.any():
             assert torch.equal(layer.active(), positions)
-            yield float((layer.read(Signal.WEIGHT) - was)[newborn].abs().mean()) / LR
+            yield float((layer.read(Signal.WEIGHT) - was)[newborn].abs().mean()) / lr
 
 
 def main() -> None:
     """Print a table of means and standard deviations over the seeds, and all numbers as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--methods", nargs="+", default=["rigl", "ggr"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -136,9 +137,9 @@ def main() -> None:
     size = sum(p.numel() for p in Transformer(characters).parameters())
     print(f"rewire from {Path(rewire.__file__).parent}; {size:,} parameters, {len(data):,} characters")
     for name in arguments.methods:
-        rows = [run(name, seed, data, characters) for seed in range(arguments.seeds)]
+        rows = [run(name, seed, data, characters, arguments.lr) for seed in range(arguments.seeds)]
         cells = {
-            key: f"{statistics.mean(v):.4f} ± {statistics.stdev(v):.4f}"
+            key: f"{statistics.mean(v):.4f} ± {statistics.pstdev(v) if len(v) < 2 else statistics.stdev(v):.4f}"
             for key in rows[0]
             if (v := [row[key] for row in rows])
         }

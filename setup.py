@@ -23,13 +23,13 @@ class BuildKernels(build_ext):
     """Plain shared libraries beside the package's Python files, for ordinary and editable installs alike."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile for every instruction set; without a compiler the plain-torch kernels serve."""
+        """Compile for every instruction set; without a compiler the reference implementation runs."""
         folder = Path(self.get_ext_fullpath(ext.name)).parent
         try:
             _builder().build(folder)
         except (FileNotFoundError, subprocess.CalledProcessError) as error:
             warnings.warn(
-                f"the native sparse kernels were not built, plain-torch ones will serve: {error}", stacklevel=1
+                f"the native sparse kernels were not built, slow plain-torch ones will run: {error}", stacklevel=1
             )
 
     def copy_extensions_to_source(self) -> None:

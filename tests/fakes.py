@@ -29,6 +29,11 @@ class ListLayer:
             return read_score(self, signal)
         return self._signals[signal][self._active]
 
+    def read_at(self, signal, positions):
+        if not isinstance(signal, Signal):
+            return signal(*(self._signals[one][positions] for one in signal.reads))
+        return self._signals[signal][positions]
+
     def top_inactive(self, signal, k, floor=0.0):
         """By sorting everything: the plain twin of what stores do."""
         reads = (signal,) if isinstance(signal, Signal) else signal.reads

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "docs" / "methods"
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("idea.md", "scale.md", "shipping.md")),
+    *(ROOT / "docs" / page for page in ("idea.md", "optimizers.md", "scale.md", "shipping.md")),
     *sorted(CARDS.glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]

@@ -16,7 +16,8 @@ SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"python (?:-m ([\w.]+)|([\w./]+\.py))")
 NAME = re.compile(r"rewire(?:\.\w+)+")
-PROMISED = {"kernels.md"}  # being written; to be removed from here once it is there
+PROMISED = {"models-tried.md"}  # written by `make zoo`
+ENTRY_POINTS = re.compile(r"rewire\.(?:methods|datasets|models|experiments)")  # groups of a user's own package
 
 
 @cache
@@ -37,6 +38,12 @@ def prose(page):
 def spans(page):
     """What stands between backticks."""
     return [found[1] for found in SPAN.finditer(prose(page))]
+
+
+def is_example(page, text):
+    """A file that the page asks its reader to write: a bare name that is also in its blocks, or right before one."""
+    blocks = "".join(FENCED.findall(page.read_text()))
+    return "/" not in text and (text in blocks or f"`{text}`:\n\n```" in page.read_text())
 
 
 def is_known_path(text):
@@ -69,7 +76,7 @@ def test_every_path_exists(page):
     file = re.compile(r"[\w./*-]+\.(?:py|cpp|hpp|md|css|toml|json)")
     made = re.compile(r"runs/|results?\.json|run\.json|error\.json|files-|benchmarks/results/|small\.|trainer_state")
     for text in spans(page):
-        if (rooted.fullmatch(text) or file.fullmatch(text)) and not made.search(text):
+        if (rooted.fullmatch(text) or file.fullmatch(text)) and not made.search(text) and not is_example(page, text):
             assert is_known_path(text), f"there is no {text}"
 
 
@@ -77,7 +84,8 @@ def test_every_path_exists(page):
 def test_every_name_of_the_package_exists(page):
     for text in spans(page):
         for name in NAME.findall(text):
-            resolve(name)
+            if not ENTRY_POINTS.fullmatch(name):
+                resolve(name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

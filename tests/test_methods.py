@@ -12,7 +12,10 @@ SETTINGS = {"density": 0.1, "every": 10, "until": 100}
 
 def test_the_names_of_the_design():
     assert sorted(rewire.METHODS) == sorted(
-        ["static", "set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"]
+        [
+            *("static", "set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"),
+            *("acdc", "gse", "mest", "mest_soft"),
+        ]
     )
 
 

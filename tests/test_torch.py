@@ -1,6 +1,8 @@
 """Each private name of torch that is used does what this package relies on."""
 
+import ast
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,3 +172,21 @@ def test_writes_to_a_tensor_are_counted():
     assert _torch.write_count(tensor) == before + 1
     with torch.inference_mode():
         assert _torch.write_count(torch.zeros(3)) == -1
+
+
+SOURCE = Path(__file__).parents[1] / "src" / "rewire"
+PRIVATE = {
+    *("_parameters", "_buffers", "_modules", "_version", "_local_tensor", "_forward_hooks", "_forward_pre_hooks"),
+    *("_backward_hooks", "_backward_pre_hooks", "_non_persistent_buffers_set", "_load_state_dict_pre_hooks"),
+    *("_ConvNd", "_BatchNorm", "_InstanceNorm", "_NormBase", "_DropoutNd", "_C", "_assign_modules_buffers"),
+}
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCE.rglob("*.py") if path.name != "_torch.py"], ids=str)
+def test_no_other_file_uses_a_private_name_of_torch(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in PRIVATE, f"{path}:{node.lineno} uses {node.attr}: put it into _torch.py"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            assert not private, f"{path}:{node.lineno} imports {private}: put it into _torch.py"

@@ -23,11 +23,15 @@ from rewire.inference.pack import pack as pack
 from rewire.io.sparse_file import load_sparse as load_sparse
 from rewire.io.sparse_file import save_sparse as save_sparse
 from rewire.methods import METHODS as METHODS
+from rewire.methods import acdc as acdc
 from rewire.methods import deepr as deepr
 from rewire.methods import dsr as dsr
 from rewire.methods import ggr as ggr
 from rewire.methods import gmp as gmp
 from rewire.methods import granet as granet
+from rewire.methods import gse as gse
+from rewire.methods import mest as mest
+from rewire.methods import mest_soft as mest_soft
 from rewire.methods import rigl as rigl
 from rewire.methods import set_ as set_
 from rewire.methods import set_rigl as set_rigl

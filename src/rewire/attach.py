@@ -13,12 +13,13 @@ from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import local, whole
-from rewire.distributed.handshake import Fingerprint, find_peers, refuse_store_across_ranks
+from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
-from rewire.model.select import Found, Patterns, endpoints, find_layers, names_matching, units, unwrap
+from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
 from rewire.rewirer.rewirer import Rewirer
+from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
@@ -63,34 +64,46 @@ def sparsify(
     kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
     _refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
-    found, left_out = find_layers(model, include, exclude)
+    weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
-    _refuse_wrong_state(found, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in found})
-    peers = find_peers(wrapped, [one.parameter for one in found], [one.spec.name for one in found])
+    _refuse_wrong_state(weights, optimizers)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights})
+    peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
+    parameters = [one.parameter for one in weights]
+    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    active = _first_positions(method, weights, context, peers)
+    drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
+    stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
+    rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
+    rewirer.check_signal = _warn_if_cut(model, weights, active)
+    return rewirer
+
+
+def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint) -> Peers:
+    """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
+    peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
     if peers.others:
-        fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in found])
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
-    context = Context(seed=seed, model=model, weights=_Weights(found))
-    active = first_positions(method, [one.spec for one in found], _budget(method, found), context)
-    drawn = [
-        _draw(one, positions, init, context, i) for i, (one, positions) in enumerate(zip(found, active, strict=True))
-    ]
-    held = kind(model, found, active, drawn, optimizers, peers.ranks, masked)
-    rewirer = Rewirer(model, held, method, seed, left_out, on_rewire, peers)
-    rewirer.check_signal = _warn_if_cut(model, found, active)
-    return rewirer
+    return peers
+
+
+def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
+    """Where the weights of each layer are at first."""
+    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
+        peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
+    return active
 
 
 class _Weights(Sequence[Tensor]):
     """The dense weights of the layers; a sharded one is gathered when it is read, by all ranks."""
 
-    def __init__(self, found: Sequence[Found]) -> None:
-        self._found = found
+    def __init__(self, weights: Sequence[SelectedWeight]) -> None:
+        self._weights = weights
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._weights)
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
@@ -98,8 +111,8 @@ class _Weights(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> list[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
         if isinstance(index, slice):
-            return [whole(one.parameter.detach()) for one in self._found[index]]
-        return whole(self._found[index].parameter.detach())
+            return [whole(one.parameter.detach()) for one in self._weights[index]]
+        return whole(self._weights[index].parameter.detach())
 
 
 def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
@@ -125,8 +138,8 @@ def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method:
         )
 
 
-def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
-    for one in found:
+def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
+    for one in weights:
         if not is_sparse(one.module):
             continue
         how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
@@ -134,31 +147,31 @@ def _refuse_wrong_state(found: Sequence[Found], optimizers: Optimizers) -> None:
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
-    expanded = [one.spec.name for one in found if is_expanded(local(one.parameter))]
+    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
     if expanded:
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
     if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    optimizers.refuse_untrained({one.spec.name: one.parameter for one in found})
+    optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
 
 
-def _budget(method: Method, found: Sequence[Found]) -> int:
+def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
-    total = sum(one.spec.numel for one in found)
+    total = sum(one.spec.numel for one in weights)
     lowest = min(density_bounds(method.density))
     first, fewest = (round(density * total) for density in (method.density(0), lowest))
-    if fewest < len(found):
+    if fewest < len(weights):
         raise ValueError(
-            f"density {lowest} leaves {fewest} weights for {len(found)} layers ({total} weights when "
-            f"dense): every layer needs at least one, so density must be at least {len(found) / total:.2g}"
+            f"density {lowest} leaves {fewest} weights for {len(weights)} layers ({total} weights when "
+            f"dense): every layer needs at least one, so density must be at least {len(weights) / total:.2g}"
         )
     return first
 
 
 @torch.no_grad()
-def _draw(one: Found, positions: Tensor, init: str | None, context: Context, index: int) -> Tensor | None:
+def _draw(one: SelectedWeight, positions: Tensor, init: str | None, context: Context, index: int) -> Tensor | None:
     """Values for the weights that exist, or ``None`` where they are those of the dense weight.
 
     ``init="fan_in"``: Kaiming-uniform for the connections that exist, bound ``sqrt(6 / fan_in)`` with each output's own
@@ -177,11 +190,11 @@ def _draw(one: Found, positions: Tensor, init: str | None, context: Context, ind
     return (2 * uniform - 1) * bound
 
 
-def _warn_if_cut(model: nn.Module, found: Sequence[Found], active: Sequence[Tensor]) -> bool:
+def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Sequence[Tensor]) -> bool:
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
-    weights = {id(one.parameter): (one.spec, positions) for one, positions in zip(found, active, strict=True)}
+    wired = {id(one.parameter): (one.spec, positions) for one, positions in zip(weights, active, strict=True)}
     modules = [module for module in model.modules() if is_conv_or_linear(module)]
-    wiring = {m: weights[id(w)] for m in modules if id(w := parameters_of(m).get("weight")) in weights}
+    wiring = {m: wired[id(w)] for m in modules if id(w := parameters_of(m).get("weight")) in wired}
     cut = cut_layers(model, wiring)
     if cut:
         warnings.warn(

@@ -14,10 +14,11 @@ from rewire.core.named import Look, NamedMethods
 from rewire.core.protocols import Grow
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
 from rewire.parts.birth import RandomSign, Tiny
-from rewire.parts.density import Constant, Cosine, Cubic
+from rewire.parts.density import Alternating, Constant, Cosine, Cubic, Stepwise
 from rewire.parts.drop import BelowThreshold, Lowest, SignFlipped
-from rewire.parts.grow import AtRandom, Mix, Strongest, growth
+from rewire.parts.grow import AtRandom, Mix, Strongest, StrongestOfSample, growth
 from rewire.parts.schedule import Never, Periodic
+from rewire.parts.scores import WeightPlusGradient
 from rewire.parts.start import AnyStart, start_from
 
 METHODS = NamedMethods()
@@ -88,6 +89,24 @@ def granet(
     )
 
 
+@METHODS.register("acdc", label="AC/DC")
+def acdc(*, density: float, every: int, until: int, fraction: float = 0.0, start: AnyStart = "dense") -> Method:
+    """AC/DC (Peste et al., 2021): phases of ``every`` steps, dense and sparse in turn; sparse from ``until`` on.
+
+    A sparse phase has the largest weights of the network, a dense one all; ``fraction`` has no effect.
+    """
+    schedule = Periodic(every, until, Constant(0.0))
+    return Method(
+        start=start_from(start),
+        density=Alternating(1.0, density, every=every, until=schedule.last),
+        schedule=schedule,
+        drop=Lowest(scope="network"),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
 @METHODS.register("deepr", label="DeepR")
 def deepr(
     *,
@@ -140,6 +159,59 @@ def set_(*, density: float, every: int, until: int, fraction: float = 0.1, start
     )
 
 
+@METHODS.register("mest", label="MEST")
+def mest(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.2,
+    start: AnyStart = "uniform",
+    balance: float = 0.01,
+) -> Method:
+    """MEST with elastic mutation (Yuan et al., 2021): as SET, but drop the lowest ``|weight| + balance |gradient|``.
+
+    ``fraction`` moves up to three quarters of ``until``, and half of it after that.
+    """
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=Periodic(every, until, Stepwise((fraction, fraction / 2), at=(3 * until // 4,))),
+        drop=Lowest(WeightPlusGradient(balance)),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
+@METHODS.register("mest_soft", label="MEST soft")
+def mest_soft(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.5,
+    start: AnyStart = "uniform",
+    balance: float = 0.01,
+) -> Method:
+    """MEST with a soft memory bound (Yuan et al., 2021): new weights are trained before others are dropped for them.
+
+    Between rewirings the network has ``fraction`` more weights than ``density`` allows, half of it after three quarters
+    of ``until``, and none from ``until`` on.
+    """
+    last = Periodic(every, until, Constant(0.0)).last
+    (high, move), (middle, move_less) = _surplus(density, fraction), _surplus(density, fraction / 2)
+    return Method(
+        start=start_from(start),
+        density=Stepwise((high, middle, density), at=(3 * last // 4, last)),
+        schedule=Periodic(every, until, Stepwise((move, move_less, 0.0), at=(3 * last // 4, last))),
+        drop=Lowest(WeightPlusGradient(balance)),
+        allocate=InPlace(),
+        grow=AtRandom(),
+        birth=Tiny(),
+    )
+
+
 @METHODS.register("rigl", label="RigL", colours=("#2b7fb8", "#6cc0f0"), marker="s")
 def rigl(*, density: float, every: int, until: int, fraction: float = 0.1, start: AnyStart = "erk") -> Method:
     """RigL (Evci et al., 2020): as SET, but grow where the gradient is strongest."""
@@ -164,6 +236,31 @@ def set_rigl(*, density: float, every: int, until: int, fraction: float = 0.1, s
         drop=Lowest(),
         allocate=InPlace(),
         grow=Mix(Signal.GRAD),
+        birth=Tiny(),
+    )
+
+
+@METHODS.register("gse", label="GSE")
+def gse(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.1,
+    start: AnyStart = "er",
+    ratio: float = 1.0,
+) -> Method:
+    """GSE (Heddes et al., 2024): as RigL, but rank only a random sample of the missing gradients.
+
+    ``ratio``: the size of the sample over the number of weights of the layer.
+    """
+    return Method(
+        start=start_from(start),
+        density=Constant(density),
+        schedule=_cosine(every, until, fraction),
+        drop=Lowest(),
+        allocate=InPlace(),
+        grow=StrongestOfSample(Signal.GRAD, ratio),
         birth=Tiny(),
     )
 
@@ -213,3 +310,9 @@ _growth = growth  # ggr's argument of the same name hides it there
 def _cosine(every: int, until: int, fraction: float) -> Periodic:
     """The paper's schedule: the whole fraction at the first rewiring, nothing any more at ``until``."""
     return Periodic(every, until, Cosine(fraction, 0.0, begin=every, until=until))
+
+
+def _surplus(density: float, share: float) -> tuple[float, float]:
+    """A density that is higher by a share, and the fraction to drop from it to come back."""
+    high = min(density * (1 + share), 1.0)
+    return high, 1 - density / high

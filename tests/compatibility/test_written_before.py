@@ -19,7 +19,12 @@ from rewire.io import load_csr
 FILES = Path(__file__).parent / "files"
 EXACT = written.processor() == json.loads((FILES / "processor.json").read_text())
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+NEWBORNS = "ggr-packed-adamw"  # Adam's second moments of newborn weights start in another way since
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*was written by an earlier version and has no checksum"),
+]
 
 
 def assert_same(found, recorded, *, exact=EXACT, near=1e-6):
@@ -34,6 +39,12 @@ def assert_same(found, recorded, *, exact=EXACT, near=1e-6):
             assert found[path] == pytest.approx(value, rel=near, abs=near), path
         else:
             assert found[path] == value, path
+
+
+def without_newborns(seen):
+    """Which layers have newborn weights was not recorded then."""
+    seen["common"]["rewirer"].pop("newborns", None)
+    return seen
 
 
 def saved(name):
@@ -70,21 +81,33 @@ def test_a_training_is_loaded_as_it_was_saved(file):
     assert_same(written.outputs(objects[0], written.batch(1000)[0]), recorded["outputs"])
 
 
-@pytest.mark.parametrize("file", written.TRAININGS)
+@pytest.mark.parametrize("file", [file for file in written.TRAININGS if file != NEWBORNS])
 def test_a_training_goes_on_as_if_it_had_not_stopped(file):
     recorded, objects = saved(file), resumed(file, written.TRAININGS[file][1])
     assert_same(written.train(*objects[:2], written.STOP, written.END), recorded["losses"])
-    assert_same(written.seen(*objects), recorded["continued"])
+    assert_same(without_newborns(written.seen(*objects)), recorded["continued"])
     assert [one.step for one in objects[2].history] == [5, 10, 15]
 
 
-@pytest.mark.parametrize(("file", "store"), [("rigl-masked-sgd", "packed"), ("ggr-packed-adamw", "masked")])
+@pytest.mark.parametrize("store", ["masked", "packed"])
+def test_under_adam_the_same_training_goes_on_until_weights_are_born(store):
+    recorded, objects = saved(NEWBORNS), resumed(NEWBORNS, store)
+    steps = 10 - written.STOP  # the next rewiring follows step 10
+    exact = {} if store == recorded["rewirer"]["store"] else {"exact": False, "near": 1e-9}
+    losses = written.train(*objects[:2], written.STOP, written.STOP + steps)
+    assert_same(losses, recorded["losses"][:steps], **exact)
+    assert [one.step for one in objects[2].history] == [5, 10]
+
+
+@pytest.mark.parametrize(("file", "store"), [("rigl-masked-sgd", "packed")])
 def test_each_store_goes_on_with_what_the_other_one_wrote(file, store):
     recorded, objects = saved(file), resumed(file, store)
     assert recorded["rewirer"]["store"] != store
     losses = written.train(*objects[:2], written.STOP, written.END)
     assert_same(losses, recorded["losses"], exact=False, near=1e-9)
-    assert_same(written.seen(*objects)["common"], recorded["continued"]["common"], exact=False, near=1e-9)
+    assert_same(
+        without_newborns(written.seen(*objects))["common"], recorded["continued"]["common"], exact=False, near=1e-9
+    )
 
 
 def test_a_sharded_checkpoint_is_loaded_and_gone_on_with():
@@ -92,11 +115,13 @@ def test_a_sharded_checkpoint_is_loaded_and_gone_on_with():
     model, optimizer, rewirer = written.build(*written.SHARDED, seed=5, every=1)
     loaded = load_latest(FILES / "sharded", model=model, optimizer=optimizer, rewirer=rewirer)
     assert (loaded.step, loaded.extra) == (written.STOP, written.EXTRA)
-    digest = written.digest_of([one.state_dict() for one in (model, optimizer, rewirer)])
+    states = [one.state_dict() for one in (model, optimizer, rewirer)]
+    states[2].pop("newborns", None)  # were not recorded then
+    digest = written.digest_of(states)
     assert (digest, rewirer.step) == (recorded["digest"], written.STOP)
     assert_same(written.outputs(model, written.batch(1000)[0]), recorded["outputs"])
     assert_same(written.train(model, optimizer, written.STOP, written.END), recorded["losses"])
-    assert_same(written.seen(model, optimizer, rewirer), recorded["continued"])
+    assert_same(without_newborns(written.seen(model, optimizer, rewirer)), recorded["continued"])
 
 
 # --- networks for other tools -----------------------------------------------------------------------------------------
@@ -153,12 +178,12 @@ def accuracy(folder):
 
 def test_runs_are_listed_under_the_ids_that_they_had():
     told = command("runs", FILES / "runs")
-    assert "2 done, 0 running, 0 failed, 2 waiting" in told
+    assert "2 done, 0 running, 0 failed, 2 planned" in told
     for name in written.RUNS:
         known = json.loads((FILES / "runs" / "finished" / name / "run.json").read_text())["id"]
-        rows = [line for line in told.splitlines() if known in line]
+        rows = [line for line in told.splitlines() if known[:6] in line]  # as many as tell runs apart
         assert ["done" in row and "3/3" in row for row in rows] == [True, False]
-        assert ["waiting" in row and "1/3" in row for row in rows] == [False, True]
+        assert ["planned" in row and "1/3" in row for row in rows] == [False, True]
 
 
 def test_a_report_is_made_of_them(tmp_path):

@@ -16,7 +16,7 @@ from torch import nn
 import rewire
 
 FOLDER = Path(__file__).parent
-METHODS = ("ggr", "rigl")
+METHODS = ("ggr", "rigl", "acdc", "gse", "mest", "mest_soft")
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def test_the_trace_is_the_golden_one(name):
 
 
 def test_ggr_moves_densities_and_rigl_does_not():
-    traces = {name: trace(name)["nnz"] for name in METHODS}
+    traces = {name: trace(name)["nnz"] for name in ("ggr", "rigl")}
     assert len({tuple(row) for row in traces["rigl"]}) == 1
     assert len({tuple(row) for row in traces["ggr"]}) > 3
     assert len({sum(row) for rows in traces.values() for row in rows}) == 1

@@ -11,6 +11,7 @@ import rewire
 from rewire.analysis.density import densities, masks
 from rewire.analysis.flops import positions
 from rewire.io import save_dense, to_csr
+from rewire.shrinking.shrink import shrink_with_report
 
 
 class Attention(nn.Module):
@@ -181,3 +182,20 @@ def test_densities_and_uses_of_every_layer():
         applied = positions(model, torch.zeros(1, 32))
     assert applied["head"] == 1
     assert positions(nn.Sequential(Conv1D(5, 3)), torch.zeros(1, 7, 3)) == {"0": 7}
+
+
+@pytest.mark.parametrize("name", ["attention", "conv1d", "recurrent"])
+def test_topologies_go_by_the_names_of_the_layers(name):
+    model, optimizer, rewirer = build(name)
+    train(model, optimizer, 3)
+    topology, plain = masks(model), rewire.to_dense(model).eval()
+    x = torch.randn(3, 32, dtype=torch.float64)
+    if name != "recurrent":  # which torch.export does not trace
+        small, _ = shrink_with_report(plain, x, topology=topology)
+        assert torch.allclose(small(x), plain(x))
+    for start in (topology, model):
+        again = MODELS[name]().double()
+        method = rewire.static(density=rewirer.density, start=start)
+        other = rewire.sparsify(again, torch.optim.SGD(again.parameters(), lr=0.1), method, include="*")
+        for one, two in zip(rewirer.layers, other.layers, strict=True):
+            assert torch.equal(one.active(), two.active())

@@ -159,7 +159,20 @@ def test_a_registered_subclass_of_linear_keeps_the_weight_of_linear():
 
     assert find_layers(nn.Sequential(WithAdapter()))[1].keys() == {"0.down"}
     rewire.register(WithAdapter, weight="down", inputs=1, outputs=0)
-    assert list(specs(nn.Sequential(WithAdapter()))) == ["0", "0.down"]
+    model = nn.Sequential(WithAdapter())
+    assert list(specs(model)) == ["0", "0.down"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    packed = rewire.sparsify(model, optimizer, rewire.static(density=0.5), store="packed")
+    assert packed.store.notes == {"0.down": "no kernel for WithAdapter.down"}
+    assert {name: tuple(spec.shape) for name, spec in specs(model).items()} == {"0": (4, 4), "0.down": (2, 4)}
+
+
+def test_a_registered_parameter_that_an_instance_does_without_is_not_mentioned():
+    rewire.register(Projection, weight="w", inputs=0, outputs=1)
+    rewire.register(Projection, weight="gate", inputs=0, outputs=1)
+    model = nn.Sequential(Projection(), Projection())
+    model[0].register_parameter("gate", None)
+    assert find_layers(model)[1] == {"1.gate": "its gate is computed from others (a parametrization)"}
 
 
 def test_a_stack_of_experts_is_one_layer_with_a_group_for_each():

@@ -56,28 +56,28 @@ def grown(make, age, stream="constant", store="masked", before=1.0):
     rewirer = rewire.sparsify(model, optimizer, method, store=store)
     old = rewirer.layers[0].active().clone()
     for step in range(age):
-        give(model, rewirer, gradients(stream, step, before))
+        give(rewirer, gradients(stream, step, before))
         optimizer.step()
     born = ~torch.isin(rewirer.layers[0].active(), old)
     assert born.any()
     return model, optimizer, rewirer, born
 
 
-def give(model, rewirer, dense):
+def give(rewirer, dense):
     """Set a gradient, dense or of the weights that exist; a packed layer records none without a backward pass."""
     layer = rewirer.layers[0]
     if layer.parameter.dim() == 1:
-        model.weight.grad = dense.flatten()[layer.active()].clone()
-        if layer.module.tape is not None:  # an input of one-hot vectors: the output gradient is the weight's
+        layer.parameter.grad = dense.flatten()[layer.active()].clone()
+        if layer.module.backward_record is not None:  # an input of one-hot vectors: the output gradient is the weight's
             one_hot = torch.eye(SHAPE[1], dtype=dense.dtype)
-            layer.module.tape.pairs = [(one_hot[:, :, None, None], dense.t()[:, :, None, None])]
+            layer.module.backward_record.pairs = [(one_hot[:, :, None, None], dense.t()[:, :, None, None])]
     else:
-        model.weight.grad = dense.clone()
+        layer.parameter.grad = dense.clone()
 
 
 def updates(make, age, stream, store="masked", before=1.0):
     """The first updates of the newborn weights, and those of a fresh optimizer with the same gradients."""
-    model, optimizer, rewirer, born = grown(make, age, stream, store, before)
+    _, optimizer, rewirer, born = grown(make, age, stream, store, before)
     layer = rewirer.layers[0]
     positions = layer.active()[born]
     alone = nn.Parameter(torch.full((len(positions),), 1e-10, dtype=torch.float64))
@@ -86,7 +86,7 @@ def updates(make, age, stream, store="masked", before=1.0):
     for step in range(age, age + STEPS):
         dense = gradients(stream, step)
         was, was_alone = layer.read(rewire.core.Signal.WEIGHT)[born].clone(), alone.detach().clone()
-        give(model, rewirer, dense)
+        give(rewirer, dense)
         alone.grad = dense.flatten()[positions].clone()
         optimizer.step()
         fresh.step()
@@ -153,7 +153,7 @@ def test_surviving_weights_do_not_notice(name):
     plain = copy.deepcopy(model.weight)
     other = MAKE[name]([plain])
     other.state[plain] = copy.deepcopy(optimizer.state[model.weight])
-    give(model, rewirer, gradients("random", 10))
+    give(rewirer, gradients("random", 10))
     plain.grad = model.weight.grad * model.weight_mask
     optimizer.step()
     other.step()
@@ -164,12 +164,12 @@ def test_surviving_weights_do_not_notice(name):
 
 
 def test_ordinary_steps_do_not_look_at_the_state(monkeypatch):
-    model, optimizer, rewirer, _ = grown(MAKE["adam"], 3)
-    give(model, rewirer, gradients("random", 3))
+    _, optimizer, rewirer, _ = grown(MAKE["adam"], 3)
+    give(rewirer, gradients("random", 3))
     optimizer.step()
     monkeypatch.setattr(type(rewirer.layers[0]), "read_state", None)
     for step in range(4, 8):
-        give(model, rewirer, gradients("random", step))
+        give(rewirer, gradients("random", step))
         optimizer.step()
 
 
@@ -182,25 +182,25 @@ def test_a_skipped_step_lets_newborn_weights_wait(store, fused):
     """The scale of the gradients makes no difference either."""
     moved = []
     for skips in (False, True):
-        model, optimizer, rewirer, _ = grown(lambda p: torch.optim.Adam(p, lr=LR, fused=fused), 5, store=store)
+        _, optimizer, rewirer, _ = grown(lambda p: torch.optim.Adam(p, lr=LR, fused=fused), 5, store=store)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0 if skips else 1.0)
         for factor in (float("inf"), 1.0) if skips else (1.0,):
-            give(model, rewirer, gradients("constant", 0) * scaler.scale(torch.tensor(1.0)).double() * factor)
+            give(rewirer, gradients("constant", 0) * scaler.scale(torch.tensor(1.0)).double() * factor)
             scaler.step(optimizer)
             scaler.update()
-        moved.append(optimizer.state[model.weight]["exp_avg_sq"].flatten().clone())
+        moved.append(optimizer.state[rewirer.layers[0].parameter]["exp_avg_sq"].flatten().clone())
     assert torch.equal(*moved)
     assert moved[0].max() < 10  # not of scaled gradients
 
 
 @pytest.mark.parametrize("store", ["masked", "packed"])
 def test_a_layer_that_is_frozen_for_a_while_waits(store):
-    model, optimizer, rewirer, born = grown(MAKE["adam"], 5, store=store)
+    _, optimizer, rewirer, born = grown(MAKE["adam"], 5, store=store)
     for _ in range(3):
-        model.weight.grad = None
+        rewirer.layers[0].parameter.grad = None
         optimizer.step()
     was = rewirer.layers[0].read(rewire.core.Signal.WEIGHT)[born]
-    give(model, rewirer, gradients("constant", 0))
+    give(rewirer, gradients("constant", 0))
     optimizer.step()
     moved = (rewirer.layers[0].read(rewire.core.Signal.WEIGHT)[born] - was).abs()
     assert 0 < moved.max() < 0.3 * LR  # a fifth step, so bias correction leaves it somewhat more than a tenth

@@ -92,6 +92,11 @@ def test_the_packed_store_refuses_muon_for_sparse_layers_only():
     train(model, optimizers, 5)
     assert len(rewirer.history) == 2
     assert model[4].weight.all()
+    model, optimizers, rewirer = sparse(dense_muon, store="packed", keep_masked="4")
+    train(model, optimizers, 5)
+    assert len(rewirer.history) == 2
+    assert rewirer.layers[0].parameter.dim() == 1
+    assert model[4].weight_mask.shape == model[4].weight.shape
 
 
 @pytest.mark.parametrize("store", ["masked", "packed"])

@@ -76,9 +76,11 @@ def test_fused_adam_with_a_grad_scaler_makes_the_same_edits():
 def test_a_rewiring_moves_momentum_and_leaves_rows_and_columns_alone(name, monkeypatch):
     """One of the weights has one column, so that shapes say nothing."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+    model = nn.Sequential(nn.Linear(1, 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU(), nn.Linear(12, 4))
     optimizer = ADAFACTORS[name](model.parameters())
-    rewirer = rewire.sparsify(model, optimizer, rewire.set_(density=0.4, every=2, until=100, fraction=0.5))
+    rewirer = rewire.sparsify(
+        model, optimizer, rewire.set_(density=0.4, every=2, until=100, fraction=0.5, start="uniform")
+    )
     apply, seen = rewirer.store.apply, []
 
     def watched(edits):
@@ -89,6 +91,7 @@ def test_a_rewiring_moves_momentum_and_leaves_rows_and_columns_alone(name, monke
             for key in {"row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col"} & now.keys():
                 assert torch.equal(now[key], old[key])
                 assert now[key].any()
+                assert len(edit.drop)
                 seen.append(key)
             if "exp_avg" in now:
                 assert not now["exp_avg"].flatten()[torch.cat([edit.drop, edit.grow])].any()

@@ -4,6 +4,7 @@ import copy
 import logging
 import re
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,6 +59,7 @@ class Trained:
             self.optimizer.zero_grad()
             (y - target).square().mean().backward()
             self.optimizer.step()
+        self.rewirer.check()
         return self
 
     def output(self) -> Tensor:
@@ -262,8 +264,9 @@ def outcome(entry: Entry, ability: str) -> Outcome:
 
 def _names_a_layer(entry: Entry, error: Exception, sentence: str) -> bool:
     """Whether a message is Rewire's own and says where: the name of a module, or the type of the model."""
-    if "shapes cannot be multiplied" in sentence or not isinstance(error, (ValueError, TypeError, RuntimeError)):
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if Path(rewire.__file__).parent not in raised_in.parents:
         return False
     model = entry.build()
     names = [name for name, _ in model.named_modules() if name] + [type(model).__name__]
-    return any(name in sentence for name in names)
+    return any(re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", sentence) for name in names)

@@ -1,9 +1,12 @@
 """A few architectures of the zoo with everything that is tried; all of them with ``make zoo``."""
 
 import pytest
-from tests.zoo import hub, wild
-from tests.zoo.checks import ABILITIES, Outcome, WrongError, outcome
-from tests.zoo.hub import Entry
+import torch
+from tests.zoo import hub, wild, wild_attention
+from tests.zoo.checks import ABILITIES, WrongError, outcome
+from torch import nn
+
+from rewire.model.select import find_layers
 
 FROM_HUB = ("GPT2LMHeadModel", "MixtralForCausalLM", "XLNetModel")
 FROM_WILD = ("BEiT-like", "MobileNetV3-like", "Mamba-like", "nn.TransformerEncoder", "LSTM language model, on request")
@@ -29,19 +32,22 @@ def test_no_two_entries_have_the_same_name():
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(
-    ("error", "word"),
-    [
-        (WrongError("the output differs by 1"), "wrong"),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "wrong"),
-        (ValueError("attention.qkv cannot be packed"), "refused"),
-        (ValueError("something is not right"), "wrong"),
-    ],
-)
-def test_what_counts_as_refused(error, word, monkeypatch):
-    def fail(entry: Entry) -> Outcome:
-        raise error
-
-    monkeypatch.setitem(ABILITIES, "failing", fail)
+def failing(raise_error):
     beit = next(one for one in wild.entries() if one.name == "BEiT-like")
-    assert outcome(beit, "failing").word == word
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ABILITIES, "failing", lambda entry: raise_error())
+        return outcome(beit, "failing").word
+
+
+def test_what_counts_as_refused():
+    def differ():
+        raise WrongError("the output differs by 1")
+
+    def mentions_a_layer():
+        raise ValueError("attention.qkv is not right")
+
+    assert failing(differ) == "wrong"
+    assert failing(mentions_a_layer) == "wrong"  # not raised by Rewire
+    assert failing(lambda: nn.Linear(2, 3)(torch.zeros(1, 4))) == "wrong"
+    assert failing(lambda: find_layers(wild_attention.Beit(), include="nothing")) == "refused"  # lists the layers
+    assert failing(lambda: find_layers(nn.Sequential(nn.ReLU()))) == "wrong"  # names no layer of this model

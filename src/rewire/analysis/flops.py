@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import parameters_of
+from rewire._torch import CONVOLUTION, parameters_of
 from rewire.core.layer import Signal
 from rewire.core.method import Method, Rewiring
 from rewire.model.modes import evaluating
-from rewire.model.select import Found, find_layers, unwrap
+from rewire.model.select import SelectedWeight, find_layers, unwrap
 
 
 def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
@@ -46,14 +46,14 @@ def positions(model: nn.Module, example: Tensor) -> dict[str, int]:
     return uses
 
 
-def _is_counted(layer: Found) -> bool:
+def _is_counted(layer: SelectedWeight) -> bool:
     """Whether a module applies its one weight to every position of its input or output."""
     return layer.attribute == "weight" and layer.spec.stack == 1 and not isinstance(layer.module, nn.Bilinear)
 
 
 def _uses_per_input(module: nn.Module, x: Tensor, y: Tensor) -> int:
     """The pixels of a convolution's output, or of its input if it is transposed; the tokens of a Linear layer."""
-    if isinstance(module, nn.modules.conv._ConvNd):
+    if isinstance(module, CONVOLUTION):
         image = x if module.transposed else y
         return image.shape[-len(module.kernel_size) :].numel()  # from the end: the batch dimension is optional
     return y.shape[1:-1].numel()

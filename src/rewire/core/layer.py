@@ -40,6 +40,9 @@ class Layer(Protocol):
     def read(self, signal: AnySignal) -> Tensor:
         """The signal or score at the active positions: ``(nnz,)``, in the order of ``active()``."""
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal or score at sorted inactive positions that this process holds, in their order."""
+
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
         """The ``k`` inactive positions of largest ``|signal|``, of those at or above ``floor`` and not zero."""
 
@@ -78,8 +81,8 @@ class LayerSpec:
 class Context:
     """What parts may read besides the layers: the step, the seed, the method's memory and the other ranks.
 
-    ``model`` and ``weights`` exist for a start only, while ``sparsify`` runs: the model, and its dense weights in the
-    order of the specs.
+    For a start only, while ``sparsify`` runs: ``model`` is the model, ``parameters`` and ``weights`` are its parameters
+    and their dense values in the order of the specs (of a sharded parameter, gathered when they are read).
     """
 
     step: int = 0
@@ -87,6 +90,7 @@ class Context:
     memory: dict[str, Any] = field(default_factory=dict)
     ranks: Ranks = ALONE
     model: nn.Module | None = None
+    parameters: Sequence[nn.Parameter] | None = None
     weights: Sequence[Tensor] | None = None
 
     def generator(self, purpose: str, layer: int) -> torch.Generator:

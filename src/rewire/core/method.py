@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, no_edit, numel
-from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Schedule, Start
+from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Samples, Schedule, Start
 from rewire.core.ranks import Ranks, total
 from rewire.core.score import AnySignal, basic_signals, momentum_decay
 from rewire.core.topology import Edit
@@ -192,7 +192,13 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
         return views
     lost, limits = _limits(method, views, n, rise)
     readable = [PartView(view, method.allocate) for view in views]
+    samples = _sample(method, views, ctx)
     for signal in method.captured_signals:
+        if samples is not None and signal in method.grow.signals:
+            for view, positions in zip(views, samples, strict=True):
+                view.store_sample(signal, positions)
+            if signal not in method.allocate.signals:
+                continue
         tops = None
         if isinstance(method.allocate, RanksTheNetwork) and signal in method.allocate.signals:
             tops = method.allocate.candidates(readable, sum(lost) + rise, ctx)
@@ -201,6 +207,13 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
         for view, top, limit in zip(views, tops, limits, strict=True):
             view.store_top(signal, top, limit)
     return views
+
+
+def _sample(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Tensor] | None:
+    """The positions of each layer among which the growth chooses, if it does not choose among all."""
+    if not isinstance(method.grow, Samples):
+        return None
+    return [method.grow.sample(layer, index, ctx) for index, layer in enumerate(layers)]
 
 
 def _limits(method: Method, layers: Sequence[Layer], n: int, rise: int) -> tuple[list[int], list[int]]:

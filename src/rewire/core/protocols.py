@@ -44,7 +44,8 @@ class Rule(Protocol):
 class Start(Protocol):
     """Sorted positions of the first weights of each layer, exactly ``n`` in all and at least one in each layer.
 
-    ``ctx.model`` and ``ctx.weights`` are the model and its dense weights, in the order of the specs.
+    ``ctx.model``, ``ctx.parameters`` and ``ctx.weights`` are the model, its parameters and their dense values, in the
+    order of the specs. A start that reads data has an attribute ``reads_data = True``: ranks then compare its result.
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...
@@ -84,6 +85,14 @@ class RanksTheNetwork(Protocol):
 
     def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
         """The ``n`` largest inactive gradients, as one list per layer; ``None`` if it does not rank gradients."""
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A ``Grow`` that chooses among some inactive positions only: the signals there are captured before a step."""
+
+    def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
+        """Sorted inactive positions of a layer, before the drop; the same whenever it is called at one step."""
 
 
 class Grow(Protocol):

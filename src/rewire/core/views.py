@@ -69,6 +69,10 @@ class Edited:
         positions, order = torch.cat([inactive.positions, self.drop[eligible]]).sort()
         return Top(values[order], positions).largest(k)
 
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at sorted positions that were inactive before the drop."""
+        return self.base.read_at(signal, positions)
+
     def read_by(self, part: "Declares", limit: int | None = None) -> "Edited":
         """The same view for one part, which may read only the signals that it declares."""
         self.active()  # computed once, and shared by the views of all parts
@@ -91,10 +95,15 @@ class Captured:
         self._active = base.active()
         self._copies = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
         self._tops: dict[AnySignal, tuple[Top, int]] = {}
+        self._samples: dict[AnySignal, tuple[Tensor, Tensor]] = {}
 
     def store_top(self, signal: AnySignal, top: Top, limit: int) -> None:
         """Store the inactive positions of largest ``|signal|``, of which parts may read at most ``limit``."""
         self._tops[signal] = (top, limit)
+
+    def store_sample(self, signal: AnySignal, positions: Tensor) -> None:
+        """Copy the signal at sorted inactive positions, which parts may read after the step."""
+        self._samples[signal] = (positions, self.base.read_at(signal, positions))
 
     def active(self) -> Tensor:
         """The active positions, which the step does not change."""
@@ -118,6 +127,19 @@ class Captured:
             )
         largest = top.largest(k)
         return largest.where(largest.values >= floor)
+
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at sorted inactive positions; gradients as before the step, and only where they were sampled."""
+        if signal in self._samples:
+            sampled, values = self._samples[signal]
+            if bool(torch.isin(positions, sampled).all()):
+                return values[torch.searchsorted(sampled, positions)]
+        if Signal.GRAD in basic_signals([signal]):
+            raise ValueError(
+                f"a part reads {signal!r} at inactive positions of {self.name} that were not captured before the "
+                "optimizer's step: name them in a method `sample(layer, index, ctx)` of the growth"
+            )
+        return self.base.read_at(signal, positions)
 
 
 class Declares(Protocol):
@@ -164,6 +186,13 @@ class PartView:
                 f"{self.limit} weights there, and no more values are kept"
             )
         return self.base.top_inactive(signal, k, floor)
+
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at sorted inactive positions."""
+        self._refuse_undeclared(signal, frozenset(self.part.signals))
+        if not self.inactive:
+            raise ValueError(f"{self.part!r} reads inactive positions of {self.name}: a drop reads active weights only")
+        return self.base.read_at(signal, positions)
 
     def _refuse_undeclared(self, signal: AnySignal, declared: frozenset[AnySignal]) -> None:
         if signal not in declared:

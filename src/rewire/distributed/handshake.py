@@ -1,6 +1,7 @@
 """The ranks that train one model together: find them, and verify that they agree.
 
-Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings.
+Ranks communicate only where all of them are sure to arrive: in ``sparsify`` or at the first step, and at rewirings and
+the steps right after them.
 Ordinary steps call no collective. If ranks differ, all of them notice and all raise, so that none waits for another.
 """
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rewire._torch import ignore_buffers, inside_compiled, parameters_of, wrapped_by_ddp
 from rewire.core.method import Method
 from rewire.core.ranks import ALONE, Ranks
 from rewire.distributed.dtensor import is_sharded, sharded_by_rows
@@ -156,7 +158,7 @@ def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
 def _ddp(model: nn.Module | None) -> DistributedDataParallel | None:
     """The wrapper that was given, perhaps inside a compiled model."""
     while model is not None and not isinstance(model, DistributedDataParallel):
-        model = model._modules.get("_orig_mod")
+        model = inside_compiled(model)
     return model
 
 
@@ -165,7 +167,7 @@ def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParal
     ours = {id(one) for one in parameters}
     # issubclass would take many times longer
     wrappers = [one for one in gc.get_objects() if DistributedDataParallel in type(one).__mro__]
-    inside = [one.__dict__.get("_modules", {}).get("module") for one in wrappers]  # one may not be complete yet
+    inside = [wrapped_by_ddp(one) for one in wrappers]
     return [
         one
         for one, model in zip(wrappers, inside, strict=True)
@@ -176,8 +178,7 @@ def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParal
 def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
     """Masks agree by construction: DDP need not send them before every forward pass. They may not be there yet."""
     parameters = wrapper.module.named_parameters(remove_duplicate=False)
-    wrapper.parameters_to_ignore |= {mask_name(name) for name, parameter in parameters if parameter.dim() > 1}
-    wrapper._assign_modules_buffers()
+    ignore_buffers(wrapper, {mask_name(name) for name, parameter in parameters if parameter.dim() > 1})
 
 
 def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint: Fingerprint) -> Peers:
@@ -186,7 +187,7 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
     A model may be wrapped in DDP after ``sparsify``; it must not be sharded after it, for its parameters are replaced.
     """
     for layer in layers:
-        if not is_sharded(layer.parameter) and any(map(is_sharded, layer.module._parameters.values())):
+        if not is_sharded(layer.parameter) and any(map(is_sharded, parameters_of(layer.module).values())):
             raise RuntimeError(
                 f"{layer.name} was sharded after sparsify: call fully_shard first, then build the optimizer from "
                 "model.parameters(), then sparsify"

@@ -2,3 +2,4 @@
 
 from rewire.film.recorder import Recorder as Recorder
 from rewire.film.recorder import record as record
+from rewire.film.server import save as save

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from rewire._torch import parameters_of
 from rewire.io.compare import compare_networks, compare_tensors, state_on_cpu
 from rewire.io.csr import compress, decompress
 from rewire.io.files import (
@@ -148,7 +149,7 @@ def _refuse_other_names(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     absent = {
         f"{path}.{name}"
         for path, module in model.named_modules()
-        for name, parameter in module._parameters.items()
+        for name, parameter in parameters_of(module).items()
         if parameter is None
     }
     for names, sentence in ((in_model - in_file, "it has no"), (in_file - in_model - absent, "the model has no")):

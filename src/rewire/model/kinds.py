@@ -66,8 +66,17 @@ def weights_of(module: nn.Module) -> Layouts:
             layouts |= _by_name(kind, module)
         for name, dimensions in _registered.get(kind, {}).items():
             parameter = parameters_of(module).get(name)
-            layouts[name] = _COMPUTED if parameter is None else _registered_layout(module, name, parameter, dimensions)
+            if parameter is not None:
+                layouts[name] = _registered_layout(module, name, parameter, dimensions)
+            elif name not in parameters_of(module):
+                layouts[name] = _COMPUTED
     return layouts
+
+
+def dense_shape(module: nn.Module, parameter: Tensor) -> torch.Size:
+    """The shape of a parameter; of a packed weight, which is a list of values, the shape that it has when dense."""
+    is_weight = parameters_of(module).get("weight") is parameter
+    return torch.Size(getattr(module, "dense_shape", parameter.shape) if is_weight else parameter.shape)
 
 
 def is_conv_or_linear(module: nn.Module) -> bool:
@@ -91,7 +100,7 @@ def _registered_layout(module: nn.Module, name: str, parameter: Tensor, dimensio
 def _shape(module: nn.Module, parameter: Tensor) -> torch.Size:
     if is_lazy(parameter):
         return torch.Size()  # of a lazy module, which sparsify refuses
-    return torch.Size(getattr(module, "dense_shape", parameter.shape))  # a packed weight is a list of values
+    return dense_shape(module, parameter)
 
 
 def _linear(module: nn.Module) -> Layouts:

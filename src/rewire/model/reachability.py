@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from rewire._torch import BATCH_NORM, CONVOLUTION, DROPOUT, INSTANCE_NORM
 from rewire.core.layer import LayerSpec
 from rewire.model.select import endpoints, units
 from rewire.model.state_names import topology_names
@@ -22,13 +23,13 @@ REMEDY = "Use a connected start (start='connected-erk') with init='fan_in'."
 ALL = torch.ones(1, dtype=torch.bool)  # every channel of a value whose number of channels is not known
 
 _ELEMENTWISE = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.dropout._DropoutNd,
+    BATCH_NORM,
+    DROPOUT,
     nn.modules.pooling._MaxPoolNd,
     nn.modules.pooling._AvgPoolNd,
     nn.modules.pooling._AdaptiveAvgPoolNd,
     nn.modules.pooling._AdaptiveMaxPoolNd,
-    nn.modules.instancenorm._InstanceNorm,
+    INSTANCE_NORM,
     nn.Identity,
     nn.Flatten,
     nn.Upsample,
@@ -114,7 +115,7 @@ def _through_module(module: nn.Module, inputs: list[Tensor], wiring: Wiring) -> 
         reached = torch.zeros(units(spec)[1], dtype=torch.bool)
         reached[targets[_widen(inputs[0], units(spec)[0])[sources]]] = True
         return reached
-    if isinstance(module, nn.modules.conv._ConvNd):  # a dense layer mixes the channels of each group
+    if isinstance(module, CONVOLUTION):  # a dense layer mixes the channels of each group
         groups = _widen(inputs[0], module.in_channels).view(module.groups, -1).any(1)
         return groups.repeat_interleave(module.out_channels // module.groups)
     if isinstance(module, nn.Linear):

@@ -5,10 +5,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rewire._torch import CHANNEL_NORM, CONVOLUTION, buffers_of, parameters_of
+
 _REMEMBERED = {
     nn.Linear: ("in_features", "out_features"),
-    nn.modules.conv._ConvNd: ("in_channels", "out_channels", "groups"),
-    nn.modules.batchnorm._NormBase: ("num_features",),
+    CONVOLUTION: ("in_channels", "out_channels", "groups"),
+    CHANNEL_NORM: ("num_features",),
     nn.PReLU: ("num_parameters",),
 }
 
@@ -45,12 +47,13 @@ def resize(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Ma
         module = modules.get(path)
         if module is None:
             continue  # load_state_dict names it
-        held = module._parameters if attribute in module._parameters else module._buffers
-        old = held.get(attribute)
-        if attribute in held and (old is None or old.shape != tensor.shape):
+        is_parameter = attribute in parameters_of(module)
+        tensors: dict[str, Any] = parameters_of(module) if is_parameter else buffers_of(module)
+        old = tensors.get(attribute)
+        if attribute in tensors and (old is None or old.shape != tensor.shape):
             template = old if old is not None else next(iter(module.parameters()))
             new = template.detach().new_zeros(tensor.shape)
-            held[attribute] = nn.Parameter(new, template.requires_grad) if held is module._parameters else new
+            tensors[attribute] = nn.Parameter(new, template.requires_grad) if is_parameter else new
     for name, values in asked.items():
         for key, value in values.items():
             setattr(modules[name], key, value)

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from rewire._torch import CHANNEL_NORM, children_of, parameters_of
 from rewire.core.layer import LayerSpec
-from rewire.model.kinds import weights_of
+from rewire.model.kinds import dense_shape, weights_of
 from rewire.model.layouts import Layout
 from rewire.model.state_names import mask_name, masks_of
 
@@ -31,7 +31,7 @@ _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, CHANNEL_NORM)
 
 
 @dataclass(frozen=True)
-class Found:
+class SelectedWeight:
     """One weight that can be sparse: the module that it is in and its name there."""
 
     spec: LayerSpec
@@ -97,7 +97,7 @@ def _layer_name(path: str, attribute: str) -> str:
 
 def find_layers(
     model: nn.Module, include: Patterns | None = None, exclude: Patterns | None = None, frozen: bool = False
-) -> tuple[list[Found], dict[str, str]]:
+) -> tuple[list[SelectedWeight], dict[str, str]]:
     """The sparse layers in the order of the model, and the weights that were left out, with the reason.
 
     A weight shared by several modules is one layer, under its first name. One that is not trained is left out, unless
@@ -110,7 +110,7 @@ def find_layers(
     chosen = set(known) if include is None else matching("include", include, known)
     chosen -= matching("exclude", exclude, known) if exclude is not None else set()
     embeddings = _embeddings(model)
-    found: dict[int, Found] = {}
+    sparse: dict[int, SelectedWeight] = {}
     for one in known:
         weight = one.parameter
         reason = _reason(one, one in chosen, embeddings, frozen)
@@ -118,17 +118,17 @@ def find_layers(
             reason = one.layout.on_request
         if reason:
             left_out[one.name] = reason
-        elif weight is not None and id(weight) not in found:
-            found[id(weight)] = Found(_spec(one, weight), one.module, weight, one.attribute)
+        elif weight is not None and id(weight) not in sparse:
+            sparse[id(weight)] = SelectedWeight(_spec(one, weight), one.module, weight, one.attribute)
     left_out |= _unknown(model, {id(one.parameter) for one in known}, known)
     if not known:
         raise ValueError(
             f"{type(model).__name__} has no Conv or Linear layer, nor another weight that Rewire knows: there is "
             f"nothing to make sparse{_listed(left_out)}"
         )
-    if not found:
+    if not sparse:
         raise ValueError(f"no weight is left to make sparse{_listed(left_out)}")
-    return list(found.values()), left_out
+    return list(sparse.values()), left_out
 
 
 def _listed(left_out: Mapping[str, str]) -> str:
@@ -193,8 +193,7 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.
 
 
 def _spec(one: Candidate, weight: nn.Parameter) -> LayerSpec:
-    shape = torch.Size(getattr(one.module, "dense_shape", weight.shape))  # a packed weight is a list of values
-    layout = one.layout
+    shape, layout = dense_shape(one.module, weight), one.layout
     return LayerSpec(one.name, shape, layout.groups, layout.transposed, layout.matrix, layout.stack)
 
 

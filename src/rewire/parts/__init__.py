@@ -29,6 +29,7 @@ from rewire.parts.drop import SignFlipped as SignFlipped
 from rewire.parts.grow import AtRandom as AtRandom
 from rewire.parts.grow import Mix as Mix
 from rewire.parts.grow import Strongest as Strongest
+from rewire.parts.grow import StrongestOfSample as StrongestOfSample
 from rewire.parts.schedule import Never as Never
 from rewire.parts.schedule import Periodic as Periodic
 from rewire.parts.scores import GradientAverage as GradientAverage
@@ -48,6 +49,10 @@ from rewire.parts.start import erdos_renyi as erdos_renyi
 from rewire.parts.start import erdos_renyi_kernel as erdos_renyi_kernel
 from rewire.parts.start import explicit as explicit
 from rewire.parts.start import uniform as uniform
+from rewire.parts.start_from_data import Grasp as Grasp
+from rewire.parts.start_from_data import Shuffled as Shuffled
+from rewire.parts.start_from_data import Snip as Snip
+from rewire.parts.start_from_data import SynFlow as SynFlow
 from rewire.parts.start_from_weights import Given as Given
 from rewire.parts.start_from_weights import Magnitude as Magnitude
 from rewire.parts.start_from_weights import Nonzero as Nonzero

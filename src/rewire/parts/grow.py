@@ -4,14 +4,15 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from rewire._lookup import choose
-from rewire.core.layer import Context, Signal
+from rewire.core.layer import Context, Layer, Signal, numel
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal
-from rewire.core.topology import distinct, insert, nth_inactive
+from rewire.core.topology import Top, distinct, insert, nth_inactive
 from rewire.core.views import Edited
 from rewire.parts.collectives import Collectives, Gather, Select
 
@@ -82,6 +83,45 @@ class Strongest:
         return _strongest_then_random(layer, self.signal, k, k, ctx)
 
 
+@dataclass(frozen=True)
+class StrongestOfSample:
+    """The largest ``|signal|`` among a random sample of the inactive positions (GSE).
+
+    The sample has ``ratio`` positions for each weight of the layer. It is drawn uniformly from the positions that are
+    inactive before the drop: a just-dropped weight does not come back by its signal. If too few signals of the sample
+    are not zero, the rest is grown at random.
+    """
+
+    signal: AnySignal = Signal.GRAD
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.ratio > 0:
+            raise ValueError(f"ratio, candidates per weight of the layer, must be positive, not {self.ratio!r}")
+
+    @property
+    def signals(self) -> frozenset[AnySignal]:
+        """The signal that is ranked."""
+        return frozenset({self.signal})
+
+    def collectives(self, layers: int) -> Collectives:
+        """The number of inactive positions, to draw the sample before the step and after the drop; then the ranking."""
+        return [Gather(1, times=2 * layers), *_ranked_collectives(self.signal, layers)]
+
+    def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
+        """Draw the sample of a layer; the same before and after the optimizer's step."""
+        size = min(round(self.ratio * layer.nnz), numel(layer) - layer.nnz)
+        return _draw(layer.span, layer.active(), size, ctx, ctx.generator("sample", index))
+
+    def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
+        """Rank the sample."""
+        if k == 0:
+            return layer.drop[:0]
+        positions = self.sample(layer.base, layer.index, ctx)
+        values = layer.read_at(self.signal, positions).abs()
+        return _fill_at_random(layer, Top(values, positions).where(values > 0), k, k, ctx)
+
+
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
 
 
@@ -99,7 +139,12 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
     """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    (top,) = ctx.ranks.largest([layer.top_inactive(signal, ranked)], [ranked])
+    return _fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
+
+
+def _fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
+    """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
+    (top,) = ctx.ranks.largest([candidates], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
         return strongest
@@ -108,10 +153,15 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
 
 def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
     """``k`` free positions. Every rank makes the same draw over the whole layer and keeps what is in its own shard."""
+    return _draw(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))
+
+
+def _draw(span: range, occupied: Tensor, k: int, ctx: Context, generator: torch.Generator) -> Tensor:
+    """``k`` positions of a layer that are not occupied, uniformly at random: those of them that are in ``span``."""
     if k == 0:
         return occupied[:0]
-    free = [count for (count,) in ctx.ranks.gather([len(layer.span) - len(occupied)])]
+    free = [count for (count,) in ctx.ranks.gather([len(span) - len(occupied)])]
     first, last = sum(free[: ctx.ranks.index]), sum(free[: ctx.ranks.index + 1])
-    drawn = distinct(sum(free), k, ctx.generator("grow", layer.index))
+    drawn = distinct(sum(free), k, generator)
     drawn = drawn[(drawn >= first) & (drawn < last)] if len(free) > 1 else drawn
-    return nth_inactive(drawn - first, occupied, layer.span.start)
+    return nth_inactive(drawn - first, occupied, span.start)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from rewire._torch import parameters_of
 from rewire.distributed.dtensor import is_sharded
 from rewire.model.select import candidates
 from rewire.stores.protocol import StoredLayer
@@ -20,7 +21,7 @@ class ChangeWatcher:
     def look(self) -> None:
         """Freeze layers whose weight is no longer trained or no longer ours, and name layers that came later."""
         for layer in self.layers:
-            held = layer.module._parameters.values()  # FSDP puts a gathered weight there while it computes
+            held = parameters_of(layer.module).values()  # FSDP puts a gathered weight there while it computes
             replaced = not any(one is layer.parameter for one in held) and not is_sharded(layer.parameter)
             layer.frozen = replaced or not layer.parameter.requires_grad
             if layer.frozen:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import CHANNEL_NORM, CONVOLUTION, buffers_of, parameters_of
 from rewire.model.state_names import mask_name
 from rewire.shrinking.graph import LayerUse
 from rewire.shrinking.layers import by_output
@@ -62,19 +63,19 @@ def _slice(model: nn.Module, name: str, dim: int, index: Tensor) -> None:
     """Keep some indices of a parameter or buffer, and of the mask of a weight."""
     path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    tensor, mask = _get(model, name), owner._buffers.get(mask_name(attribute))
+    tensor, mask = _get(model, name), buffers_of(owner).get(mask_name(attribute))
     data = tensor.index_select(dim, index).contiguous()
-    if attribute in owner._parameters:
-        owner._parameters[attribute] = nn.Parameter(data, tensor.requires_grad)
+    if attribute in parameters_of(owner):
+        parameters_of(owner)[attribute] = nn.Parameter(data, tensor.requires_grad)
     else:
-        owner._buffers[attribute] = data
+        buffers_of(owner)[attribute] = data
     if mask is not None and mask.shape == tensor.shape:
-        owner._buffers[mask_name(attribute)] = mask.index_select(dim, index).contiguous()
+        buffers_of(owner)[mask_name(attribute)] = mask.index_select(dim, index).contiguous()
 
 
 def _set_groups(model: nn.Module, use: LayerUse, plan: Plan) -> None:
     owner = model.get_submodule(use.weight.rpartition(".")[0])
-    if use.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
+    if use.groups > 1 and isinstance(owner, CONVOLUTION):
         first_of_group = use.outputs.channels.view(use.groups, -1)[:, 0]
         owner.groups = int(plan.is_kept(first_of_group).sum())
 
@@ -88,10 +89,10 @@ def _set_sizes(module: nn.Module) -> None:
     """Update attributes such as ``in_features`` to the shapes of the parameters."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.modules.conv._ConvNd):
+    elif isinstance(module, CONVOLUTION):
         first, second = module.weight.shape[0], module.weight.shape[1] * module.groups
         module.in_channels, module.out_channels = (first, second) if module.transposed else (second, first)
-    elif isinstance(module, nn.modules.batchnorm._NormBase) and (per_channel := _per_channel(module)) is not None:
+    elif isinstance(module, CHANNEL_NORM) and (per_channel := _per_channel(module)) is not None:
         module.num_features = len(per_channel)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
@@ -99,8 +100,8 @@ def _set_sizes(module: nn.Module) -> None:
 
 def _per_channel(norm: nn.Module) -> Tensor | None:
     """A tensor with one element per channel, if the norm has any."""
-    weight = norm._parameters.get("weight")
-    return weight if weight is not None else norm._buffers.get("running_mean")
+    weight = parameters_of(norm).get("weight")
+    return weight if weight is not None else buffers_of(norm).get("running_mean")
 
 
 def _get(model: nn.Module, name: str) -> Tensor:
@@ -112,4 +113,4 @@ def _get(model: nn.Module, name: str) -> Tensor:
 def _find(model: nn.Module, name: str) -> Tensor | None:
     path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    return owner._parameters.get(attribute, owner._buffers.get(attribute))
+    return parameters_of(owner).get(attribute, buffers_of(owner).get(attribute))

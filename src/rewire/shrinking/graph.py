@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rewire._torch import buffers_of, parameters_of
 from rewire.shrinking.values import ChannelGroups, Value
 
 Known = Value | tuple[Value, None] | None  # None: nothing is known, so nothing can be removed
@@ -105,7 +106,7 @@ def trace(model: nn.Module, example: tuple[Any, ...]) -> tuple[fx.Graph, dict[fx
     holders = Counter(
         id(tensor)
         for module in model.modules()
-        for tensor in [*module._parameters.values(), *module._buffers.values()]
+        for tensor in [*parameters_of(module).values(), *buffers_of(module).values()]
         if tensor is not None
     )
     exclusive = {

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rewire._torch import CONVOLUTION
 from rewire.shrinking.graph import Known, LayerUse, Traversal, arguments, operation, shape
 from rewire.shrinking.values import Value
 
@@ -79,7 +80,7 @@ def _unpadded_taps(node: fx.Node, inputs: Value, taps: int) -> Tensor:
 def _may_have_bias(traversal: Traversal, weight: str) -> bool:
     path, _, attribute = weight.rpartition(".")
     owner = traversal.model.get_submodule(path)
-    return attribute == "weight" and isinstance(owner, (nn.Linear, nn.modules.conv._ConvNd))
+    return attribute == "weight" and isinstance(owner, (nn.Linear, CONVOLUTION))
 
 
 def _record_slices(traversal: Traversal, use: LayerUse) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from rewire._torch import buffers_of, parameters_of
 from rewire.model.kinds import is_conv_or_linear
-from rewire.model.state_names import MASK, mask_name, masks_in, masks_of
+from rewire.model.state_names import mask_name, masks_in, masks_of
 from rewire.shrinking.cut import cut, groups_left
 from rewire.shrinking.graph import ShrinkError, TraceError
 from rewire.shrinking.plan import Plan, plan
@@ -124,11 +125,12 @@ def _set_masks(model: nn.Module, topology: Topology) -> None:
     """Register the masks of ``topology``, and refuse a weight with values outside of its mask: they would be lost."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for layer, mask in _masks_by_layer(model, topology).items():
-        name = f"{layer}.weight" if layer else "weight"
+        name = layer if layer in parameters else f"{layer}.weight" if layer else "weight"
         if name not in parameters or parameters[name].shape != mask.shape:
             shape = tuple(parameters[name].shape) if name in parameters else "no such weight"
             raise ValueError(f"topology[{layer!r}] is of shape {tuple(mask.shape)}, the model has {shape}")
-        model.get_submodule(layer).register_buffer(MASK, mask.cpu().bool())
+        path, _, parameter = name.rpartition(".")
+        model.get_submodule(path).register_buffer(mask_name(parameter), mask.cpu().bool())
     for name, mask in topology_masks(model).items():
         if bool((parameters[name].detach().ne(0) & ~mask.bool()).any()):
             raise ShrinkError(
@@ -158,14 +160,17 @@ def _restored(model: nn.Module, small: nn.Module, masks: bool, packed: bool) -> 
     for path, module in small.named_modules():
         original = modules[path]
         module.training = original.training
-        first = next((parameter for parameter in original._parameters.values() if parameter is not None), None)
-        for tensors, before in ((module._parameters, original._parameters), (module._buffers, original._buffers)):
+        first = next((parameter for parameter in parameters_of(original).values() if parameter is not None), None)
+        for tensors, before in (
+            (parameters_of(module), parameters_of(original)),
+            (buffers_of(module), buffers_of(original)),
+        ):
             for name, tensor in tensors.items():
                 template = before.get(name) if before.get(name) is not None else first  # a bias or a mask may be new
                 if tensor is not None and template is not None:
                     dtype = template.dtype if tensor.is_floating_point() else tensor.dtype
                     tensor.data = tensor.data.to(template.device, dtype)
         for name in map(mask_name, masks_of(module)):
-            if not packed and not (masks and name in original._buffers):
-                del module._buffers[name]
+            if not packed and not (masks and name in buffers_of(original)):
+                del buffers_of(module)[name]
     return small

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from rewire._torch import buffers_of, parameters_of
+from rewire._torch import buffers_of, parameters_of, write_count
 from rewire.core.state_names import MASK_SUFFIX, POSITIONS
 
 Seen = list[tuple[weakref.ref[Tensor], int]]  # tensors and their version counters
@@ -53,7 +53,7 @@ class UpdateOfValues:
         ours, theirs = list(topology_buffers(average)), list(topology_buffers(model))
         tensors = [tensor for _, _, tensor in (*ours, *theirs)]
         if len(tensors) == len(self._compared) and all(
-            seen() is tensor and version == tensor._version
+            seen() is tensor and version == write_count(tensor)
             for (seen, version), tensor in zip(self._compared, tensors, strict=True)
         ):
             return
@@ -64,7 +64,7 @@ class UpdateOfValues:
                     f"positions (the first difference is in {name or 'a layer'}). Average only the model that was "
                     "given to AveragedModel, and load the state_dicts of both from one checkpoint"
                 )
-        self._compared = [(weakref.ref(tensor), tensor._version) for tensor in tensors]
+        self._compared = [(weakref.ref(tensor), write_count(tensor)) for tensor in tensors]
 
     def __getstate__(self) -> Any:
         return self._averaged()

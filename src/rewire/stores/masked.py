@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from rewire._torch import parameters_of, remove_buffer, remove_load_hook
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
@@ -45,7 +46,7 @@ class MaskedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -59,7 +60,7 @@ class MaskedStore:
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(found, active, strict=True)]
+        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
@@ -206,23 +207,20 @@ def release(module: nn.Module) -> None:
         link.weight.zero_inactive()
     unlink(module)
     for parameter in masks_of(module):
-        del module._buffers[mask_name(parameter)]
-        module._non_persistent_buffers_set.discard(mask_name(parameter))
-    hooks = module._load_state_dict_pre_hooks
-    for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _unpack_checkpoint]:
-        del hooks[key]
+        remove_buffer(module, mask_name(parameter))
+    remove_load_hook(module, _unpack_checkpoint)
 
 
 def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Before loading: turn the values and positions of a packed checkpoint into a dense weight and a mask."""
     positions = state.pop(prefix + POSITIONS, None)
     if positions is not None:
-        if is_sharded(module._parameters["weight"]):
+        if is_sharded(parameters_of(module)["weight"]):
             raise ValueError(
                 f"{prefix}weight is packed in this checkpoint and sharded here: load it into a masked model in one "
                 "process, and save that with rewire.distributed.save"
             )
-        shape = module._parameters["weight"].shape  # type: ignore[union-attr]
+        shape = parameters_of(module)["weight"].shape  # type: ignore[union-attr]
         state[prefix + "weight"] = written_out(state[prefix + "weight"], positions, shape)
         state[prefix + MASK] = mask_of(positions, shape)
 

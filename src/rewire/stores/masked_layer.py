@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from rewire._torch import buffers_of, version, write_count
 from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
 from rewire.core.layer import LayerSpec, Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.topology import Edit, Top
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.stores.copies import add_link
 from rewire.stores.optimizer.optimizers import Optimizers
 
@@ -28,10 +29,10 @@ Version = tuple[int, int]  # the identity of a tensor and its version counter: e
 class MaskedLayer:
     """One weight with its mask."""
 
-    def __init__(self, found: Found, active: Tensor) -> None:
-        self.spec: LayerSpec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module, self.parameter, self._mask_name = found.module, found.parameter, found.mask_name
+    def __init__(self, weight: SelectedWeight, active: Tensor) -> None:
+        self.spec: LayerSpec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module, self.parameter, self._mask_name = weight.module, weight.parameter, weight.mask_name
         if self.parameter.is_meta:
             raise ValueError(
                 f"{self.name} is on the meta device, where a masked layer has no memory: give it some with "
@@ -48,7 +49,7 @@ class MaskedLayer:
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[Version, int] = ((0, -1), 0)
-        self._enforced: Version | None = None  # the mask for which weight and optimizer state are zero where it is off
+        self._enforced: Version | None = None  # the mask for which weight and optimizer state were last made to agree
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
         self._own_write: Version | None = None  # the weight after the last write of the store or the optimizer
@@ -60,7 +61,7 @@ class MaskedLayer:
     @property
     def mask(self) -> Tensor:
         """Which weights exist; laid out like the parameter."""
-        mask = self.module._buffers.get(self._mask_name)
+        mask = buffers_of(self.module).get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
         return mask
@@ -107,8 +108,8 @@ class MaskedLayer:
     def local_nnz(self) -> int:
         """How many weights exist in this process; counted again only when the mask has changed."""
         mask = self.local_mask
-        if self._counted[0] != _version(mask):
-            self._counted = (_version(mask), count(mask))
+        if self._counted[0] != version(mask):
+            self._counted = (version(mask), count(mask))
         return self._counted[1]
 
     @property
@@ -119,11 +120,11 @@ class MaskedLayer:
     def active(self) -> Tensor:
         """The flat positions of the weights that exist."""
         mask = self.local_mask
-        version, cached = self._positions
-        if version != _version(mask) or (active := cached()) is None:
+        cached_version, cached = self._positions
+        if cached_version != version(mask) or (active := cached()) is None:
             active = where_true(mask)
             active = active.add_(self.span.start) if self.span.start else active
-            self._positions = (_version(mask), weakref.ref(active))
+            self._positions = (version(mask), weakref.ref(active))
         return active
 
     # Signals, for the method.
@@ -140,6 +141,13 @@ class MaskedLayer:
         dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
         top = top_where_inactive(dense, self.local_mask, k, floor)
         return Top(top.values, top.positions + self.span.start) if self.span.start else top
+
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions of this process."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = take(self._dense(signal), self.to_local(positions))
+        return values.sign() if signal is Signal.SIGN else values
 
     def _dense(self, signal: Signal) -> Tensor:
         if signal is Signal.MOMENTUM:
@@ -182,16 +190,16 @@ class MaskedLayer:
         if is_expanded(grad):
             grad = grad.clone(memory_format=torch.contiguous_format)
             self.parameter.grad = shard_like(grad, self.parameter)
-        if self._cleared and self._cleared[0]() is grad and self._cleared[1] == grad._version:
+        if self._cleared and self._cleared[0]() is grad and self._cleared[1] == write_count(grad):
             return
         # Never by multiplying: NaN times zero is NaN.
         bits = self._bit_mask
-        current = self._enforced == _version(self.local_mask)
+        current = self._enforced == version(self.local_mask)
         if bits is not None and current and grad.element_size() == bits.element_size():
             grad.view(bits.dtype).bitwise_and_(bits)
         else:
             torch.where(self.local_mask, grad, _zero(grad), out=grad)
-        self._cleared = (weakref.ref(grad), grad._version)
+        self._cleared = (weakref.ref(grad), write_count(grad))
 
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
@@ -199,11 +207,11 @@ class MaskedLayer:
 
     def remember_weight(self) -> None:
         """The store or the optimizer has just written to the weight, as it may."""
-        self._own_write = _version(local(self.parameter))
+        self._own_write = version(local(self.parameter))
 
     def undo_outside_writes(self) -> None:
         """Zero the weight at inactive positions if anyone else wrote to it; writes through ``.data`` are not seen."""
-        if self._own_write != _version(local(self.parameter)):
+        if self._own_write != version(local(self.parameter)):
             self.zero_inactive_weights()
             self.remember_weight()
 
@@ -216,7 +224,7 @@ class MaskedLayer:
         row = max(self.shape[1:].numel(), 1)
         last = min(first + max(room // row, 1), len(weight))
         part = weight[first:last]
-        if bits is not None and bits.element_size() == weight.element_size() and self._enforced == _version(mask):
+        if bits is not None and bits.element_size() == weight.element_size() and self._enforced == version(mask):
             part.view(bits.dtype).bitwise_and_(bits[first:last])
         else:
             torch.where(mask[first:last], part, _zero(part), out=part)
@@ -225,7 +233,7 @@ class MaskedLayer:
     def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
         mask = self.local_mask
-        if self._enforced != _version(mask):
+        if self._enforced != version(mask):
             self.zero_inactive_weights()
             for _, value, _ in optimizers.entries(self.parameter):
                 state = local(value)
@@ -239,7 +247,7 @@ class MaskedLayer:
         time of ``torch.where``.
         """
         mask = self.local_mask
-        self._enforced = _version(mask)
+        self._enforced = version(mask)
         self._bit_mask = None
         if self.shape.numel() <= SMALL:
             self._bit_mask = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
@@ -282,10 +290,6 @@ class MaskedLayer:
     def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
         """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
         put(local(state), self.to_local(self.active())[rows], values)
-
-
-def _version(tensor: Tensor) -> Version:
-    return id(tensor), tensor._version
 
 
 def _zero(like: Tensor) -> Tensor:

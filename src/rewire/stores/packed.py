@@ -19,7 +19,7 @@ from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
@@ -48,7 +48,7 @@ class PackedStore:
     def __init__(
         self,
         model: nn.Module,
-        found: Sequence[Found],
+        weights: Sequence[SelectedWeight],
         active: Sequence[Tensor],
         drawn: Sequence[Tensor | None],
         optimizers: Optimizers,
@@ -61,18 +61,18 @@ class PackedStore:
         """
         self.optimizers, self.ranks = optimizers, ranks
         uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
-        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in found]
-        self.notes = {one.spec.name: reason for one, reason in zip(found, reasons, strict=True) if reason}
+        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in weights]
+        self.notes = {one.spec.name: reason for one, reason in zip(weights, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
-            model, [found[i] for i in rest], [active[i] for i in rest], [drawn[i] for i in rest], optimizers
+            model, [weights[i] for i in rest], [active[i] for i in rest], [drawn[i] for i in rest], optimizers
         )
         self._packed = {
-            i: _pack(found[i], active[i], drawn[i], optimizers) for i, reason in enumerate(reasons) if not reason
+            i: _pack(weights[i], active[i], drawn[i], optimizers) for i, reason in enumerate(reasons) if not reason
         }
         masked = dict(zip(rest, self._masked.layers, strict=True))
         self.layers: list[PackedLayer | MaskedLayer] = [
-            self._packed[i] if i in self._packed else masked[i] for i in range(len(found))
+            self._packed[i] if i in self._packed else masked[i] for i in range(len(weights))
         ]
         self._keep = False
         self._hooks: list[RemovableHandle] = []
@@ -163,20 +163,20 @@ class PackedStore:
         self._masked.remove()
 
 
-def _not_packed_reason(found: Found, uses: int, keep_masked: Collection[str]) -> str:
+def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collection[str]) -> str:
     """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
-    if found.spec.name in keep_masked:
+    if weight.spec.name in keep_masked:
         return "kept masked"
-    if found.attribute != "weight":
-        return f"no kernel for {type(found.module).__name__}.{found.attribute}"
-    return "shared by several modules" if uses > 1 else no_kernel_reason(found.module, found.parameter)
+    if weight.attribute != "weight":
+        return f"no kernel for {type(weight.module).__name__}.{weight.attribute}"
+    return "shared by several modules" if uses > 1 else no_kernel_reason(weight.module, weight.parameter)
 
 
-def _pack(found: Found, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
+def _pack(weight: SelectedWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
     """Gather the values from the dense weight, unless they were drawn without one."""
-    values = take(found.parameter.detach(), active) if drawn is None else drawn.to(found.parameter.dtype)
-    optimizers.map_state(found.parameter, lambda old: take(old, active))
-    return PackedLayer(found, active, values)
+    values = take(weight.parameter.detach(), active) if drawn is None else drawn.to(weight.parameter.dtype)
+    optimizers.map_state(weight.parameter, lambda old: take(old, active))
+    return PackedLayer(weight, active, values)
 
 
 def _convert_loaded_state(optimizers: Optimizers, layer: PackedLayer) -> None:

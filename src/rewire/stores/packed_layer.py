@@ -10,7 +10,7 @@ from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
 from rewire.core.topology import Edit, Top
-from rewire.model.select import Found
+from rewire.model.select import SelectedWeight
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.packed import pack_module
 from rewire.stores.copies import add_link
@@ -23,13 +23,13 @@ from rewire.stores.sparse_weight import set_values
 class PackedLayer:
     """One weight as values and positions. The values are sorted by position."""
 
-    def __init__(self, found: Found, active: Tensor, values: Tensor) -> None:
-        self.spec = found.spec
-        self.name, self.shape = found.spec.name, found.spec.shape
-        self.module = pack_module(found.module, active, values, found.spec.name)
-        self.parameter = found.parameter
+    def __init__(self, weight: SelectedWeight, active: Tensor, values: Tensor) -> None:
+        self.spec = weight.spec
+        self.name, self.shape = weight.spec.name, weight.spec.shape
+        self.module = pack_module(weight.module, active, values, weight.spec.name)
+        self.parameter = weight.parameter
         self.link = add_link(self.module, self.parameter, self.name)
-        self.span = range(found.spec.numel)
+        self.span = range(weight.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
         self._before_accumulation: RemovableHandle | None = None
@@ -71,6 +71,16 @@ class PackedLayer:
         assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
         tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
         return top_of_tiles(tiles, k, floor, self.parameter.detach(), self.shape.numel())
+
+    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
+        """The signal at inactive positions: weights are zero there, and gradients are computed in tiles."""
+        if not isinstance(signal, Signal):
+            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
+        values = self.parameter.detach().new_zeros(len(positions))
+        for begin, tile, _used in self._tiles() if signal is Signal.GRAD else ():
+            low, high = torch.searchsorted(positions, torch.tensor([begin, begin + len(tile)])).tolist()
+            values[low:high] = tile[positions[low:high] - begin]
+        return values
 
     def _score_tiles(self, score: ScoreLike) -> Iterator[tuple[int, Tensor, Tensor]]:
         """A score of the gradient and of weights that are zero, as at inactive positions; active ones are skipped."""

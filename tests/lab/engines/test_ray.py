@@ -114,7 +114,7 @@ def test_a_folder_that_a_node_does_not_see(tmp_path, monkeypatch):
         mark = tmp_path / "elsewhere" / "mark"
         return engine.contextmanager(lambda: iter([mark]))()
 
-    monkeypatch.setattr(engine, "_marked", unmarked)
+    monkeypatch.setattr(engine, "_marker", unmarked)
     outcome = go([QUICK], tmp_path)
     assert "give --out a folder that every node of the cluster sees" in outcome[QUICK.id]
     assert not (tmp_path / QUICK.id).exists()
@@ -126,7 +126,7 @@ def test_a_folder_that_a_node_does_not_see(tmp_path, monkeypatch):
         ({"workers": 0}, "workers must be at least 1, not 0"),
         ({"cpus": 0}, "cpus must be greater than 0, not 0"),
         ({"gpus": -1}, "gpus must not be negative, and is -1"),
-        ({"cpus": 1.5}, "cpus must be a share of one, or a whole number, not 1.5"),
+        ({"cpus": 1.5}, "cpus must be a fraction below 1 or a whole number, not 1.5"),
     ],
 )
 def test_resources_that_cannot_be(wrong, message):

@@ -118,7 +118,7 @@ def test_shared_batch_norm_is_batch_norm_of_the_whole_batch(tmp_path):
 
 def test_a_group_of_one_trains_as_before():
     trainer = Trainer(RUN, Place())
-    assert trainer.shared is trainer.model
+    assert trainer.parallel_model is trainer.model
     assert not [module for module in trainer.model.modules() if isinstance(module, SharedBatchNorm2d)]
 
 

@@ -43,8 +43,8 @@ struct ConvCsr {
     int64_t row_stride, block_stride;  // in `row_ptr`, from one row and from one column block to the next
     const int32_t *row_ptr;   // [out_channels * col_blocks * taps + 1] the first non-zero of a row, column block and tap
     const int32_t *col_idx;   // [nnz] what a non-zero reads: (dy * in_width + dx) * in_channels + channel, from the base on
-    const int32_t *row_base;  // [out_channels] to be added to col_idx of a row (its group's first channel), or null
-    const int32_t *perm;      // [nnz] the index of a non-zero's value in the order of the positions, or null: that order
+    const int32_t *row_base;  // [out_channels] to be added to col_idx of a row where these are flat positions, or null
+    const int32_t *perm;      // [nnz] the index of a non-zero's value in the order of the positions; null: in that order
     int32_t prefetch_dy, prefetch_dx, prefetch_rows;  // pixels that the next output pixel reads and this one does not
 
     // The `taps + 1` row pointers of one row and column block.

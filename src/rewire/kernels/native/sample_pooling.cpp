@@ -8,11 +8,13 @@ namespace {
 struct Max {
     static constexpr float identity = -std::numeric_limits<float>::infinity();
     template <class Vec> static Vec combine(Vec a, Vec b) { return (b > a) | (b != b) ? b : a; }  // NaN wins, as in torch
+    static float finish(float max, int32_t) { return max; }
 };
 
-struct Sum {
+struct Average {
     static constexpr float identity = 0.f;
     template <class Vec> static Vec combine(Vec a, Vec b) { return a + b; }
+    static float finish(float sum, int32_t counted) { return sum / float(counted); }
 };
 
 // The pixels of a window along one axis that lie inside, and how many of them an average counts.
@@ -55,9 +57,9 @@ void pool_row(const Step &step, const float *input, const WindowRange &rows, flo
         for (int32_t y = rows.begin; y < rows.end; y++)
             for (int32_t i = columns.begin; i < columns.end; i++)
                 total = Reduction::combine(total, input[int64_t(y) * from.row_stride + i]);
-        output[rest] = step.kind == AVG_POOL ? total / float(rows.counted * columns.counted) : total;
+        output[rest] = Reduction::finish(total, rows.counted * columns.counted);
     }
-    for (int32_t done = 0; done < x && step.kind == AVG_POOL; done++) output[done] /= 4;
+    for (int32_t done = 0; done < x; done++) output[done] = Reduction::finish(output[done], 4);
 }
 
 template <class Reduction> void pool(const Step &step, const ProgramMemory &memory, const ThreadShare &share) {
@@ -75,6 +77,6 @@ template <class Reduction> void pool(const Step &step, const ProgramMemory &memo
 }  // namespace
 
 void max_pool(const Step &step, const ProgramMemory &memory, const ThreadShare &share) { pool<Max>(step, memory, share); }
-void avg_pool(const Step &step, const ProgramMemory &memory, const ThreadShare &share) { pool<Sum>(step, memory, share); }
+void avg_pool(const Step &step, const ProgramMemory &memory, const ThreadShare &share) { pool<Average>(step, memory, share); }
 
 }  // namespace rewire

@@ -41,6 +41,8 @@ class Train:
     """The folder of a run to continue; all other settings are taken from it."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the folder."""
+    film: bool = False
+    """Also record every rewiring into the folder, for `rewire watch`."""
     fsdp: bool = False
     """Under torchrun: shard the model over the processes (FSDP2) instead of a copy for each (DDP)."""
 
@@ -175,6 +177,26 @@ class Runs:
 
     directory: Positional[Path] = RUNS
     """A folder with runs below it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Watch networks rewire themselves: a page on this machine that follows films as they are recorded.
+
+    Examples:
+      rewire train --film --out runs/a                   record a film of a run
+      rewire watch runs/a                                the page, while the run trains or afterwards
+      rewire watch runs                                  choose among all films below a folder, two side by side
+      rewire watch runs/a --save film.html               one file that needs nothing but a browser
+
+    """
+
+    target: Positional[Path]
+    """A run, a folder of runs, or a film."""
+    save: Path | None = None
+    """Write the page with the films inside to this .html file instead."""
+    port: int = 8420
+    """The first port to try."""
 
 
 @dataclass(frozen=True, kw_only=True)

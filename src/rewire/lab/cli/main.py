@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "sweep": (cli.Sweep, "sweeping"),
     "report": (cli.Report, "reporting"),
     "runs": (cli.Runs, "reporting"),
+    "watch": (cli.Watch, "watching"),
     "inspect": (cli.Inspect, "inspecting"),
     "shrink": (cli.Shrink, "shipping"),
     "export": (cli.Export, "shipping"),

@@ -26,7 +26,7 @@ def train(command: "cli.Train", words: str) -> None:
         other, epochs = ranks.on_first(lambda: _content(folder))
         if other not in (None, run):
             raise ValueError(f"{folder} holds another run ({other.label}): give another --out")
-        place = Place(device, command.data_dir, command.tensorboard, ranks)
+        place = Place(device, command.data_dir, command.tensorboard, ranks, command.film)
         screen = console if ranks.first else Console(quiet=True)
         with Display([run], 1, {run.id: epochs}, screen) as display, warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: screen.print(f"[yellow]warning:[/] {message}", highlight=False)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewire.film.recorder import record
 from rewire.lab.environment import environment
 from rewire.lab.results import claim, read_json, refuse_busy, write_json, write_metrics
 from rewire.lab.run import Run
@@ -73,6 +74,7 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
     if (state := ranks.on_first(lambda: checkpoints.load(checkpoint) if checkpoint.exists() else None)) is not None:
         trainer.load_state(state)
     log = TensorBoardLog(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard and ranks.first else None
+    film = record(trainer.rewirer, folder, run.label) if place.film and ranks.first and trainer.rewirer else None
     for epoch in range(len(trainer.metrics), run.epochs):
         began = time.perf_counter()
         loss = trainer.train_epoch(epoch, report)
@@ -88,9 +90,13 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
         }
         trainer.metrics.append(line)
         ranks.on_first(partial(_save, folder, trainer.state()))
+        if film is not None:
+            film.log(loss=loss, accuracy=accuracy)
         if log is not None:
             log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
         report({"kind": "epoch", **line})
+    if film is not None:
+        film.close()
     result, masks = outcome(trainer), trainer.masks()
     ranks.on_first(lambda: checkpoints.save_tensors(folder / "topology.safetensors", masks))
     ranks.on_first(lambda: write_json(folder / "result.json", result))

@@ -35,6 +35,7 @@ class Place:
     data_dir: Path | None = None
     tensorboard: bool = False
     ranks: RankGroup = field(default_factory=RankGroup)
+    film: bool = False
 
 
 def describe(data: Dataset) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Starts that read data or weights on several ranks: the same topology everywhere, or an error on all ranks."""
+
+import pytest
+import torch
+from tests.distributed.ranks import run
+from tests.distributed.training import batch, network
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import rewire
+from rewire.parts import Snip
+
+
+def whole_batch(model):
+    torch.manual_seed(3)
+    return model(torch.randn(24, 12, dtype=torch.float64)).square().mean()
+
+
+def own_share(model):
+    return model(batch(0)[0]).square().mean()  # of the global batch: another one on each rank
+
+
+def attach(how, loss):
+    model = network()
+    if how == "fsdp":
+        fully_shard(model)
+    else:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.3, start=Snip(loss)))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return [layer.active().tolist() for layer in rewirer.layers]
+
+
+def test_ranks_that_read_the_same_batch_start_alike(tmp_path):
+    first, second = run(attach, 2, tmp_path / "ranks", "ddp", whole_batch)
+    assert isinstance(first, list)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("how", "loss", "sentence"),
+    [
+        ("ddp", own_share, "the ranks do not have the same"),
+        ("fsdp", whole_batch, "which is sharded: compute the start before"),
+    ],
+)
+def test_what_cannot_work_is_refused_on_all_ranks(how, loss, sentence, tmp_path):
+    for error in run(attach, 2, tmp_path / "ranks", how, loss):
+        assert sentence in error

@@ -26,6 +26,7 @@ class Watch:
         total = sum(layer.shape.numel() for layer in rewirer.layers)
         rewired = len(rewirer.history) > self.seen
         self.seen = len(rewirer.history)
+        rewirer.check()
         if rewired:
             record = rewirer.history[-1]
             assert rewirer.nnz == round(rewirer.method.density(record.step) * total)

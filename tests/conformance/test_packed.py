@@ -29,6 +29,7 @@ class Watch:
         rewirer, after = self.rewirer, self.now()
         rewired = len(rewirer.history) > self.seen
         self.seen = len(rewirer.history)
+        rewirer.check()
         if rewired:
             assert rewirer.nnz == round(rewirer.method.density(rewirer.history[-1].step) * self.total)
         for i, layer in enumerate(rewirer.layers):

@@ -16,7 +16,7 @@ from rewire.shrinking.graph import ShrinkError, TraceError
 from rewire.shrinking.plan import Plan, plan
 from rewire.shrinking.report import Shrinkage, report
 from rewire.shrinking.verify import TOLERANCE, difference, in_float64, own_difference, refuse_without_float64
-from rewire.stores.convert import to_masked, to_packed
+from rewire.stores.convert import copied, to_masked, to_packed
 from rewire.stores.copies import unlinked
 
 Topology = Mapping[str, Tensor] | Literal["nonzero"] | None
@@ -64,7 +64,7 @@ def shrink_with_report(
         raise ValueError("masks=False returns a plain model, packed=True one with its topology: choose one of them")
     model = to_masked(model)
     arguments = example if isinstance(example, tuple) else (example,)
-    exact = unlinked(copy.deepcopy(model)).cpu().double().eval()
+    exact = unlinked(copied(model)).cpu().double().eval()
     _set_masks(exact, topology)
     failure: Exception | None = None
     for keep_reshapes in (False, True):  # the second attempt removes nothing across a reshape

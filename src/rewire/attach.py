@@ -67,7 +67,7 @@ def sparsify(
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights})
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
     peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
     parameters = [one.parameter for one in weights]
     context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))

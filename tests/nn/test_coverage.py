@@ -13,8 +13,6 @@ from torch import nn
 import rewire
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import Packed, PackedConv2d, PackedLinear
-from rewire.stores.masked import MaskedStore
-from rewire.stores.packed import PackedStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -187,16 +185,11 @@ def test_pack_takes_all_of_them(size):
 
 def test_layers_can_be_kept_masked_by_name():
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
-    from rewire.model.select import find_layers, names_matching
-
-    found, _ = find_layers(model)
-    active = [torch.arange(4) for _ in found]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    keep = names_matching("keep_masked", "2", model)
-    store = PackedStore(model, found, active, [None, None], optimizer, keep_masked=keep)
-    assert store.notes == {"2": "kept masked"}
-    assert [isinstance(module, Packed) for module in (model[0], model[2])] == [True, False]
-    assert model[2].weight.count_nonzero() == 4
-    assert isinstance(store._masked, MaskedStore)
+    method = rewire.static(density=0.25, start="uniform")
     with pytest.raises(ValueError, match="keep_masked='3' matches no layer"):
-        names_matching("keep_masked", "3", model)
+        rewire.sparsify(model, optimizer, method, store="packed", keep_masked="3")
+    rewirer = rewire.sparsify(model, optimizer, method, store="packed", keep_masked="2")
+    assert rewirer.store.notes == {"2": "kept masked"}
+    assert [isinstance(module, Packed) for module in (model[0], model[2])] == [True, False]
+    assert model[2].weight.count_nonzero() == 6

@@ -184,8 +184,7 @@ class Watch:
     """Watch networks rewire themselves: a page on this machine that follows films as they are recorded.
 
     Examples:
-      rewire train --film --out runs/a                   record a film of a run
-      rewire watch runs/a                                the page, while the run trains or afterwards
+      rewire watch runs/a                                the page, while a run with --film trains or afterwards
       rewire watch runs                                  choose among all films below a folder, two side by side
       rewire watch runs/a --save film.html               one file that needs nothing but a browser
 

@@ -156,3 +156,13 @@ def test_every_size_has_its_own_program():
     for size in range(20, 40):
         fast(sample(3, size, size))
     assert len(fast.programs.by_shape) == packed_graph.MAX_PROGRAMS
+
+
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("pad", [(1, 0), (0, 1), (1, 1)])
+def test_a_pooling_window_that_is_not_square(include, pad):
+    pool = nn.AvgPool2d((3, 2), padding=pad, count_include_pad=include)
+    model = nn.Sequential(scattered(nn.Conv2d(3, 4, 3), 0.3), pool, nn.Flatten()).eval()
+    fast, x = rewire.pack(model), sample(3, 11, 10)
+    agrees(fast, model, x)
+    assert program(fast, x) is not None

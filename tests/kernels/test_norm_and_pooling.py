@@ -1,5 +1,7 @@
 """Batch norm and pooling in HWCN layout, against torch's own."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewire.kernels import library
-from rewire.kernels.batch import norm, pooling
+from rewire.kernels.batch import norm, pooling, relu
 from rewire.kernels.geometry import is_hwcn
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
@@ -86,3 +88,21 @@ def test_registered_operators_are_sound():
     torch.library.opcheck(norm.operator, (x, torch.ones(5), torch.zeros(5), 1e-5))
     torch.library.opcheck(pooling.max_pool2d, (x, [2, 2, 2, 2, 0, 0]))
     torch.library.opcheck(pooling.avg_pool2d, (x, [2, 2, 2, 2, 0, 0], True))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_native_batch_norm_with_relu6_stops_the_gradient_at_both_ends(isa, batch):
+    x = image(batch)
+    weight, bias = torch.full((5,), 8.0, requires_grad=True), torch.full((5,), 3.0, requires_grad=True)
+    y, _ = norm.batch_norm(x, weight, bias, 1e-5, relu_limit=6.0)
+    expected = F.relu6(F.batch_norm(x, None, None, weight, bias, training=True))
+    assert ((expected == 6).any() and (expected == 0).any()) or batch == 1
+    agree(y, expected, (x, weight, bias))
+
+
+@pytest.mark.parametrize("count", [1, 15, 4096, 4097])
+def test_native_sum_and_relu_of_any_length(isa, count):
+    generator = torch.Generator().manual_seed(count)
+    x, other = (torch.randn(count, generator=generator) * 9 for _ in range(2))
+    torch.testing.assert_close(relu.add_relu(x, other, 6.0), (x + other).clamp(0, 6), rtol=0, atol=0)
+    torch.testing.assert_close(relu.add_relu(x, None, math.inf), x.relu(), rtol=0, atol=0)

@@ -119,15 +119,16 @@ def test_a_forked_process_leaves_its_parent_alone(store, dtype):
 
 
 def test_two_models_train_in_two_threads():
-    def work(store, found):
-        model, optimizer, rewirer = sparse(store)
+    def work(store, found, objects):
+        model, optimizer, rewirer = objects
         train(model, optimizer, 10)
         found[store] = [layer.active().tolist() for layer in rewirer.layers]
 
     alone, together = {}, {}
     for store in STORES:
-        work(store, alone)
-    threads = [threading.Thread(target=work, args=(store, together)) for store in STORES]
+        work(store, alone, sparse(store))
+    # Built one after the other: the first weights come from torch's one generator, which threads would share.
+    threads = [threading.Thread(target=work, args=(store, together, sparse(store))) for store in STORES]
     for thread in threads:
         thread.start()
     for thread in threads:

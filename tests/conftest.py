@@ -1,5 +1,9 @@
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine must not fail a test
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -33,10 +33,13 @@ def history_from(state: dict[str, Any]) -> list[Rewiring]:
 
 
 def newborns_from(state: dict[str, Any]) -> set[str]:
-    """The layers whose newborn weights wait for their first step; older files leave it to the last rewiring."""
-    steps = state["history"]["step"]
-    rewired = bool(steps) and steps[-1] == state["step"]
-    return set(state.get("newborns", state["layers"] if rewired else ()))
+    """The layers whose newborn weights wait for their first step; in older files, those of the last rewiring."""
+    if "newborns" in state:
+        return set(state["newborns"])
+    if not state["history"]["step"] or state["history"]["step"][-1] != state["step"]:
+        return set()
+    _dropped, grown, _regrown = state["history"]["counts"][-1].tolist()
+    return {name for name, count in zip(state["layers"], grown, strict=True) if count}
 
 
 def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int], ranks: Ranks) -> None:

@@ -133,9 +133,9 @@ class PackedLayer:
         return float(grad.norm() / self._raw_norm)
 
     def is_finite(self) -> bool:
-        """Whether the gradients of weights and outputs are."""
+        """Whether the gradients of weights and outputs are, and the inputs that they are multiplied by."""
         record = self.module.backward_record
-        seen = [] if record is None else [grad for _, grad in record.pairs] + record.dense_gradients
+        seen = [] if record is None else [one for pair in record.pairs for one in pair] + record.dense_gradients
         grad = self.parameter.grad
         return all(map(is_finite, seen if grad is None else [grad, *seen]))
 

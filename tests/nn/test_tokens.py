@@ -141,7 +141,7 @@ def test_nothing_dense_is_allocated():
     [
         (Block(nn.GELU()), (3, 13, 24)),
         (nn.Sequential(nn.Linear(24, 30), nn.ReLU(), nn.Linear(30, 7)), (20, 24)),
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3)), (4, 3, 9, 9)),
+        (nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3)), (4, 3, 9, 9)),
         (nn.Sequential(nn.Conv1d(3, 8, 3), nn.SiLU(), nn.Conv1d(8, 5, 1)), (4, 3, 9)),
     ],
     ids=["block", "mlp", "convolutions", "conv1d"],

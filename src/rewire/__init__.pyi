@@ -36,6 +36,7 @@ from rewire.methods import rigl as rigl
 from rewire.methods import set_ as set_
 from rewire.methods import set_rigl as set_rigl
 from rewire.methods import snfs as snfs
+from rewire.methods import srigl as srigl
 from rewire.methods import static as static
 from rewire.model.kinds import register as register
 from rewire.rewirer.rewirer import Rewirer as Rewirer

@@ -12,12 +12,13 @@ from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
-from rewire.distributed.dtensor import local, whole
+from rewire.distributed.dtensor import is_sharded, local, whole
 from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.state_names import POSITIONS, is_sparse
+from rewire.parts.constrained_start import fit_start, refuse_budget
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
@@ -67,6 +68,7 @@ def sparsify(
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
+    _refuse_constraint(method, weights)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
     peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
     parameters = [one.parameter for one in weights]
@@ -90,7 +92,10 @@ def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], finge
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
-    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    specs = [one.spec for one in weights]
+    active = first_positions(method, specs, _budget(method, weights), context)
+    if method.constraint is not None:
+        active = fit_start(method.constraint, method.start, active, specs, method.density(0), context)
     if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
         peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
     return active
@@ -155,6 +160,18 @@ def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizer
     if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
     optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
+
+
+def _refuse_constraint(method: Method, weights: Sequence[SelectedWeight]) -> None:
+    """Raise if a constraint cannot be satisfied by these layers."""
+    if method.constraint is None:
+        return
+    for one in weights:
+        if is_sharded(one.parameter):
+            raise ValueError(
+                f"{one.spec.name} is sharded, and {method.constraint!r} needs whole layers: use DistributedDataParallel"
+            )
+    refuse_budget(method.constraint, [one.spec for one in weights], *sorted(density_bounds(method.density)))
 
 
 def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:

@@ -46,6 +46,8 @@ class Start(Protocol):
 
     ``ctx.model``, ``ctx.parameters`` and ``ctx.weights`` are the model, its parameters and their dense values, in the
     order of the specs. A start that reads data has an attribute ``reads_data = True``: ranks then compare its result.
+    Under a constraint its positions are fitted to it: the largest weights stay if the start has an attribute
+    ``reads_weights = True``, random ones otherwise; with ``gives_positions = True`` they must satisfy it already.
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...

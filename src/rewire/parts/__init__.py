@@ -2,7 +2,7 @@
 
 ``start``: where are the first weights? ``density``: how many weights are there? ``schedule``: when is the network
 rewired, and how much of it? ``drop``: which weights are removed? ``allocate``: how many does each layer get back?
-``grow``: which positions become active? ``birth``: with what values?
+``grow``: which positions become active? ``birth``: with what values? ``constraint``: which structure do they have?
 
 The interfaces are in ``rewire.core.protocols``. ``apportion`` divides a budget exactly; ``Gather`` and ``Select``
 declare what a part sends to other ranks.
@@ -16,6 +16,10 @@ from rewire.parts.birth import RandomSign as RandomSign
 from rewire.parts.birth import Tiny as Tiny
 from rewire.parts.collectives import Gather as Gather
 from rewire.parts.collectives import Select as Select
+from rewire.parts.constraint import NM as NM
+from rewire.parts.constraint import Blocks as Blocks
+from rewire.parts.constraint import Channels as Channels
+from rewire.parts.constraint import FanIn as FanIn
 from rewire.parts.density import Alternating as Alternating
 from rewire.parts.density import Constant as Constant
 from rewire.parts.density import Cosine as Cosine

@@ -32,7 +32,7 @@ class AtRandom:
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Draw ``k`` of the free positions."""
-        return _at_random(layer, layer.occupied(), k, ctx)
+        return _at_random(layer, layer.drop[:0], k, ctx)
 
 
 @dataclass(frozen=True)
@@ -144,16 +144,21 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
 
 def _fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
-    (top,) = ctx.ranks.largest([candidates], [ranked])
+    (top,) = ctx.ranks.largest([layer.admissible(candidates)], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
         return strongest
-    return insert(strongest, _at_random(layer, insert(strongest, layer.occupied()), k - count, ctx))
+    return insert(strongest, _at_random(layer, strongest, k - count, ctx))
 
 
-def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    """``k`` free positions. Every rank makes the same draw over the whole layer and keeps what is in its own shard."""
-    return _draw(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))
+def _at_random(layer: Edited, chosen: Tensor, k: int, ctx: Context) -> Tensor:
+    """``k`` free positions besides the chosen ones.
+
+    Every rank makes the same draw over the whole layer and keeps what is in its own shard.
+    """
+    if k == 0:
+        return chosen[:0]
+    return _draw(layer.span, layer.occupied_beside(chosen, ctx), k, ctx, ctx.generator("grow", layer.index))
 
 
 def _draw(span: range, occupied: Tensor, k: int, ctx: Context, generator: torch.Generator) -> Tensor:

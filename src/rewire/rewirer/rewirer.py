@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rewire.core.layer import Context, Signal
-from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
+from rewire.core.method import Method, Rewiring, budget, capture, counts, meets_budget, plan_rewiring
 from rewire.core.ranks import total
 from rewire.core.topology import Edit
 from rewire.core.views import Captured
@@ -193,7 +193,7 @@ class Rewirer:
 
         Waits for the device. If there are several ranks, all of them must call it.
         """
-        check(self.store, self.peers, self._budget)
+        check(self.store, self.peers, self._budget, self.method.constraint)
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
@@ -259,9 +259,8 @@ class Rewirer:
             return
         self.store.apply(edits)
         self._newborns.add(self.layers, record.grown)
-        target = budget(self.method, self.layers, due)
-        assert self.nnz == target or any(layer.frozen for layer in self.layers), (
-            f"{self.nnz} weights instead of {target}"
+        assert meets_budget(self.method, self.layers, due) or any(layer.frozen for layer in self.layers), (
+            f"{self.nnz} weights instead of {budget(self.method, self.layers, due)}"
         )
         self._budget = self.nnz
         if self.peers.copies:

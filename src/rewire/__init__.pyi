@@ -24,6 +24,7 @@ from rewire.io.sparse_file import load_sparse as load_sparse
 from rewire.io.sparse_file import save_sparse as save_sparse
 from rewire.methods import METHODS as METHODS
 from rewire.methods import acdc as acdc
+from rewire.methods import chts as chts
 from rewire.methods import deepr as deepr
 from rewire.methods import dsr as dsr
 from rewire.methods import ggr as ggr

@@ -69,7 +69,8 @@ class Method:
             if not isinstance(value, (int, float)) or not 0 < value <= 1:
                 raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {value!r}")
         first, last = self.density.ends()
-        if getattr(self.density, "falls", last < first) and not self.drop.exact:
+        at_least = self.drop.exact or getattr(self.drop, "at_least", False)
+        if getattr(self.density, "falls", last < first) and not at_least:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
         momentum_decay(self._declared)  # raises if the parts ask for different ones
         if self.constraint is not None:

@@ -54,7 +54,11 @@ class Start(Protocol):
 
 
 class Drop(Protocol):
-    """Sorted positions to drop in each layer: ``n`` in all, or about ``n`` if the part is not ``exact``."""
+    """Sorted positions to drop in each layer: ``n`` in all, or about ``n`` if the part is not ``exact``.
+
+    One that drops ``n`` or more has an attribute ``at_least = True``: it serves a falling density too. A part that does
+    not admit all layers has a method ``refuse(specs)``, which ``sparsify`` calls.
+    """
 
     exact: ClassVar[bool]  # whether exactly n weights are dropped, as a falling density needs
 

@@ -14,6 +14,7 @@ from rewire.methods.baselines import snfs as snfs
 from rewire.methods.baselines import static as static
 from rewire.methods.registry import GGR_VARIANTS as GGR_VARIANTS
 from rewire.methods.registry import METHODS as METHODS
+from rewire.methods.rewiring import chts as chts
 from rewire.methods.rewiring import dsr as dsr
 from rewire.methods.rewiring import ggr as ggr
 from rewire.methods.rewiring import gse as gse

@@ -1,5 +1,7 @@
 """Methods that move weights: what is dropped, which layer gets it, and where it grows. No loops, no ifs."""
 
+from collections.abc import Sequence
+
 from rewire.core.layer import Signal
 from rewire.core.method import Method
 from rewire.core.protocols import Grow
@@ -8,12 +10,14 @@ from rewire.methods.registry import GGR_VARIANTS, METHODS, cosine, surplus
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
 from rewire.parts.birth import Tiny
 from rewire.parts.constraint import FanIn
-from rewire.parts.density import Constant, Stepwise
+from rewire.parts.density import Constant, Linear, Sigmoid, Stepwise
 from rewire.parts.drop import BelowThreshold, Lowest
 from rewire.parts.grow import AtRandom, Mix, Strongest, StrongestOfSample
 from rewire.parts.grow import growth as growth_from
+from rewire.parts.path_growth import ShortPaths
 from rewire.parts.schedule import Periodic
 from rewire.parts.scores import WeightPlusGradient
+from rewire.parts.soft_drop import Percolated, SoftLowest
 from rewire.parts.start import AnyStart, start_from
 
 SRIGL_CONSTRAINT = FanIn(least_salient=0.3)
@@ -160,6 +164,36 @@ def srigl(
     ``constraint``: ``FanIn()`` empties none.
     """
     return rigl(density=density, every=every, until=until, fraction=fraction, start=start, constraint=constraint)
+
+
+@METHODS.register("chts", label="CHTs")
+def chts(
+    *,
+    density: float,
+    every: int,
+    until: int,
+    fraction: float = 0.3,
+    start: AnyStart = "uniform",
+    initial: float = 0.0,
+    chain: Sequence[str] = (),
+    constraint: Constraint | None = None,
+) -> Method:
+    """CHTs (Zhang et al., 2025): drop and grow by chance, weights by magnitude and links by their short paths.
+
+    For linear layers. ``chain``: the layers, in order, whose neurons are emptied if they have no input or no output.
+    ``initial``: a higher density to begin with, from which it falls along a sigmoid (CHTss).
+    """
+    schedule = Periodic(every, until, Constant(fraction))
+    return Method(
+        start=start_from(start),
+        density=Sigmoid(max(initial, density), density, begin=0, until=schedule.last),
+        schedule=schedule,
+        drop=Percolated(SoftLowest(sharpness=Linear(1.0, 3.0, begin=0, until=schedule.last)), tuple(chain)),
+        allocate=InPlace(),
+        grow=ShortPaths(),
+        birth=Tiny(),
+        constraint=constraint,
+    )
 
 
 @METHODS.register("gse", label="GSE")

@@ -119,7 +119,7 @@ class StrongestOfSample:
             return layer.drop[:0]
         positions = self.sample(layer.base, layer.index, ctx)
         values = layer.read_at(self.signal, positions).abs()
-        return _fill_at_random(layer, Top(values, positions).where(values > 0), k, k, ctx)
+        return fill_at_random(layer, Top(values, positions).where(values > 0), k, k, ctx)
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
@@ -139,10 +139,10 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
     """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    return _fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
+    return fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
 
 
-def _fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
+def fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
     (top,) = ctx.ranks.largest([layer.admissible(candidates)], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])

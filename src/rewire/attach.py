@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rewire._lookup import choose
 from rewire._torch import buffers_of, parameters_of
 from rewire.core.dense_ops import is_expanded
-from rewire.core.layer import Context, LayerSpec
+from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import is_sharded, local, whole
 from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
@@ -68,8 +68,6 @@ def sparsify(
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
-    _refuse_layers(method, [one.spec for one in weights])
-    _refuse_constraint(method, weights)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
     peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
     parameters = [one.parameter for one in weights]
@@ -93,6 +91,7 @@ def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], finge
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
+    _refuse_layers(method, weights)
     specs = [one.spec for one in weights]
     active = first_positions(method, specs, _budget(method, weights), context)
     if method.constraint is not None:
@@ -163,16 +162,11 @@ def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizer
     optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
 
 
-def _refuse_layers(method: Method, specs: Sequence[LayerSpec]) -> None:
-    """Let every part that admits only some kinds of layers look at them."""
+def _refuse_layers(method: Method, weights: Sequence[SelectedWeight]) -> None:
+    """Raise if a part or the constraint of the method does not admit these layers."""
     for part in (method.drop, method.allocate, method.grow):
-        refuse = getattr(part, "refuse", None)
-        if refuse is not None:
-            refuse(specs)
-
-
-def _refuse_constraint(method: Method, weights: Sequence[SelectedWeight]) -> None:
-    """Raise if a constraint cannot be satisfied by these layers."""
+        if (refuse := getattr(part, "refuse", None)) is not None:
+            refuse([one.spec for one in weights])
     if method.constraint is None:
         return
     for one in weights:

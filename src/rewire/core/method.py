@@ -75,12 +75,11 @@ class Method:
         if self.constraint is not None:
             check_constraint(self.constraint)
         momentum_decay(self._declared)  # raises if the parts ask for different ones
-        if self.constraint is not None:
-            if self.constraint.whole and Signal.SIGN in self.signals:
-                raise ValueError(
-                    f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
-                    "dropped together: use another drop, such as Lowest()"
-                )
+        if self.constraint is not None and self.constraint.whole and Signal.SIGN in self.signals:
+            raise ValueError(
+                f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
+                "dropped together: use another drop, such as Lowest()"
+            )
 
     @property
     def _declared(self) -> frozenset[AnySignal]:

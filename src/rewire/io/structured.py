@@ -9,8 +9,8 @@ from rewire._torch import from_semi_structured, semi_structured_arrays
 from rewire.model.state_names import masks_in
 from rewire.stores.convert import to_masked
 
-# Of 32 bits, torch's conversion from 1:2 matrices and back does not give the same matrix on the CPU; of 8, weights would
-# have to be quantized first.
+# With 32 bits, torch's conversion of 1:2 matrices and back does not give the same matrix on the CPU; for 8 bits,
+# weights would have to be quantized first.
 SEMI_STRUCTURED = (torch.float16, torch.bfloat16)
 OUTPUTS, INPUTS = 32, 64  # the kernels need multiples of these
 

@@ -28,7 +28,7 @@ def layer_times(inputs: int, outputs: int, density: float, batch: int) -> dict[s
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rewire.sparsify(model, optimizer, rewire.static(density=density, start="uniform", constraint=FanIn()))
     dense = rewire.to_dense(model).eval()
-    weight = dense[0].weight.detach()
+    weight = dense.get_parameter("0.weight").detach()
     index = weight.ne(0).nonzero()[:, 1].view(outputs, -1)
     values = weight.gather(1, index)
     packed, x = rewire.pack(model), torch.randn(batch, inputs)

@@ -12,7 +12,7 @@ from rewire.core.even import whole_rounds
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.structure import structure_fault
 from rewire.core.tiles import Tiles
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.parts import NM, Blocks, Channels, Constant, FanIn, Mix, Periodic, Strongest
 
 
@@ -53,7 +53,7 @@ def test_tiles_of_a_convolution_have_one_tap_or_all():
 
 
 def test_the_largest_of_each_tile():
-    top = Top(torch.tensor([1.0, 3.0, 2.0, 3.0, 5.0, 4.0]), torch.tensor([0, 1, 2, 3, 4, 5]))
+    top = ScoredPositions(torch.tensor([1.0, 3.0, 2.0, 3.0, 5.0, 4.0]), torch.tensor([0, 1, 2, 3, 4, 5]))
     tiles = Tiles((1, 8, 1), (1, 4, 1))
     # The first tile may keep two of 1 3 2 3; of equal ones the first. The second may keep one of 5 4.
     assert tiles.largest(top, torch.tensor([2, 1])).positions.tolist() == [1, 3, 4]
@@ -238,6 +238,7 @@ def test_a_growth_that_ignores_the_constraint_is_named():
         (lambda: Blocks(0), "rows of a block must be a whole number of at least 1, not 0"),
         (lambda: FanIn(1.5), "least_salient is a share and must lie in"),
         (lambda: rewire.deepr(density=0.1, constraint=Blocks(2)), "reads the signs of single weights"),
+        (lambda: rewire.ggr(density=0.1, every=1, until=2, sample=1.0, constraint=NM(2, 4)), "leave sample out"),
     ],
 )
 def test_wrong_constraints_are_refused(build, message):

@@ -10,7 +10,7 @@ from rewire.core.layer import Signal
 from rewire.core.score import AnySignal
 from rewire.core.tile_views import LimitedEdited
 from rewire.core.tiles import Tiles
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
 
 
@@ -96,7 +96,7 @@ def _live_tiles(
 def _without_excess(layer: Edited, tiles: Tiles, limits: Tensor) -> Edited:
     """The layer with the lowest magnitudes dropped where a tile has more weights than its limit."""
     active = layer.active()
-    kept = tiles.largest(Top(layer.read(Signal.WEIGHT).abs(), active), limits)
+    kept = tiles.largest(ScoredPositions(layer.read(Signal.WEIGHT).abs(), active), limits)
     excess = active[~torch.isin(active, kept.positions)]
     drop = torch.cat([layer.drop, excess]).sort().values
     return Edited(layer.base, drop, layer.index, layer.regrow, layer.lost + len(excess))

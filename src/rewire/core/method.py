@@ -75,6 +75,11 @@ class Method:
         if self.constraint is not None:
             check_constraint(self.constraint)
         momentum_decay(self._declared)  # raises if the parts ask for different ones
+        if self.constraint is not None and getattr(self.allocate, "sample", None) is not None:
+            raise ValueError(
+                f"allocate={self.allocate!r} ranks a sample of the gradients, and under {self.constraint!r} all are kept "
+                "for the rewiring: leave sample out"
+            )
         if self.constraint is not None and self.constraint.whole and Signal.SIGN in self.signals:
             raise ValueError(
                 f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
@@ -235,7 +240,7 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
     if n == rise == 0:
         return views
     lost, limits = _limits(method, views, n, rise)
-    readable = [PartView(view, method.allocate) for view in views]
+    readable = [PartView(layer, method.allocate) for layer in layers]
     samples = _sample(method, views, ctx)
     for signal in method.captured_signals:
         if samples is not None and signal in method.grow.signals:

@@ -8,7 +8,7 @@ from torch import Tensor
 from rewire.core.layer import Context, Layer, numel
 from rewire.core.score import AnySignal
 from rewire.core.tiles import Tiles
-from rewire.core.topology import Top, insert
+from rewire.core.topology import ScoredPositions, insert
 from rewire.core.views import Declares, Edited, PartView
 
 
@@ -38,12 +38,12 @@ class TileLayer:
         weights = self.tiles.positions(positions)
         return self.tiles.means(self.base.read_at(signal, weights).abs(), weights)[positions]
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` missing tiles of largest mean ``|signal|``, of those at or above ``floor`` and not zero."""
         inactive = self.base.top_inactive(signal, numel(self.base))
         means = self.tiles.means(inactive.values, inactive.positions)
         tiles = ((means >= floor) & (means > 0)).nonzero().squeeze(1)
-        return Top(means[tiles], tiles).largest(k)
+        return ScoredPositions(means[tiles], tiles).largest(k)
 
 
 class LimitedEdited(Edited):
@@ -67,11 +67,11 @@ class LimitedEdited(Edited):
         view.base = PartView(self.base, part)
         return view
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` candidates of largest ``|signal|`` that can be grown together."""
         return self.admissible(super().top_inactive(signal, numel(self), floor)).largest(k)
 
-    def admissible(self, candidates: Top) -> Top:
+    def admissible(self, candidates: ScoredPositions) -> ScoredPositions:
         """Of each tile the largest candidates, as many as it can get."""
         return self.tiles.largest(candidates, self.capacity)
 
@@ -83,7 +83,7 @@ class LimitedEdited(Edited):
         positions = free.nonzero().squeeze(1)
         keys = torch.rand(len(positions), generator=ctx.generator("open", self.index), dtype=torch.float64)
         left = (self.capacity - self.tiles.counts(chosen)).cpu()
-        free[self.tiles.largest(Top(keys, positions), left).positions] = False  # these are the open ones
+        free[self.tiles.largest(ScoredPositions(keys, positions), left).positions] = False  # these are the open ones
         closed = free
         closed[taken.cpu()] = True
         return closed.nonzero().squeeze(1).to(taken.device)

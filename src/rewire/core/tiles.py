@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 
 
 class Tiles:
@@ -59,11 +59,11 @@ class Tiles:
         boxes = dense.view(rows, height, columns, width, taps, depth).permute(0, 2, 4, 1, 3, 5)
         return boxes.reshape(self.count, self.size).sum(1) / self.size
 
-    def largest(self, top: Top, limits: Tensor) -> Top:
+    def largest(self, top: ScoredPositions, limits: Tensor) -> ScoredPositions:
         """Of each tile as many of the largest values as its limit; of equal ones the first.
 
         >>> values, positions = torch.tensor([3.0, 1.0, 2.0, 5.0]), torch.tensor([0, 1, 2, 3])
-        >>> Tiles((1, 4, 1), (1, 2, 1)).largest(Top(values, positions), torch.tensor([1, 1])).positions
+        >>> Tiles((1, 4, 1), (1, 2, 1)).largest(ScoredPositions(values, positions), torch.tensor([1, 1])).positions
         tensor([0, 3])
         """
         tile = self.of(top.positions)

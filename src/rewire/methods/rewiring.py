@@ -255,18 +255,20 @@ def ggr(
     fraction: float = 0.1,
     start: AnyStart = "erk",
     growth: str | Grow = "mix",
+    sample: float | None = None,
     constraint: Constraint | None = None,
 ) -> Method:
     """GGR (Parger et al., 2022): freed weights go to the layers that own the largest missing gradients of the network.
 
-    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``.
+    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``. ``sample``: rank only so
+    many missing gradients for each weight of a layer, drawn at random; ``None`` ranks all.
     """
     return Method(
         start=start_from(start),
         density=Constant(density),
         schedule=cosine(every, until, fraction),
         drop=Lowest(),
-        allocate=GlobalTop(Signal.GRAD),
+        allocate=GlobalTop(Signal.GRAD, sample=sample),
         grow=growth_from(growth),
         birth=Tiny(),
         constraint=constraint,

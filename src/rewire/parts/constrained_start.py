@@ -11,7 +11,7 @@ from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Start
 from rewire.core.structure import Constraint
 from rewire.core.tiles import Tiles
-from rewire.core.topology import Top, top
+from rewire.core.topology import ScoredPositions, topk_mask
 from rewire.parts.apportion import apportion
 
 
@@ -93,12 +93,12 @@ def _keys(start: Start, spec: LayerSpec, placed: Tensor, ctx: Context, index: in
 
 
 def _chosen(constraint: Constraint, tiles: Tiles, keys: Tensor, count: int) -> Tensor:
-    everything = Top(keys, torch.arange(len(keys)))
+    everything = ScoredPositions(keys, torch.arange(len(keys)))
     if constraint.whole:
         # The number of placed weights decides. The rest of the sum is less than the weight of one: it only breaks ties.
         marks = tiles.means((keys >= 1).double(), everything.positions)
         ties = tiles.means(keys % 1.0, everything.positions) / tiles.size
-        return tiles.positions(top(marks + ties, count).nonzero().squeeze(1))
+        return tiles.positions(topk_mask(marks + ties, count).nonzero().squeeze(1))
     limit = count if constraint.even else constraint.limit or tiles.size
     admitted = tiles.largest(everything, torch.full((tiles.count,), limit))
     return admitted.positions if constraint.even else admitted.largest(count).positions

@@ -9,7 +9,7 @@ from torch import Tensor
 from rewire.core.layer import Context, LayerSpec, numel
 from rewire.core.ranks import ALONE
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
 from rewire.parts.grow import fill_at_random
 from rewire.parts.soft_drop import gumbel
@@ -54,7 +54,7 @@ class ShortPaths:
         if self.soft:
             noise = gumbel(numel(layer), ctx.generator("paths", layer.index))
             keys = keys.log() + noise[candidates.cpu()].to(keys.device)
-        return fill_at_random(layer, Top(keys, candidates), k, k, ctx)
+        return fill_at_random(layer, ScoredPositions(keys, candidates), k, k, ctx)
 
 
 def ch3_l3(links: Tensor) -> Tensor:

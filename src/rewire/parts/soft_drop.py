@@ -12,7 +12,7 @@ from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, nume
 from rewire.core.protocols import Curve, Drop
 from rewire.core.ranks import ALONE
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.parts.apportion import apportion
 from rewire.parts.collectives import Collectives, Select
 from rewire.parts.density import Constant
@@ -52,12 +52,14 @@ class SoftLowest:
         lowest = ctx.ranks.largest(keys, self.most(layers, n))
         return [top.positions for top in lowest]
 
-    def _keys(self, layer: Layer, index: int, ctx: Context) -> Top:
+    def _keys(self, layer: Layer, index: int, ctx: Context) -> ScoredPositions:
         """The negated keys; every rank draws for the whole layer and takes those of its own positions."""
         active = layer.active()
         noise = gumbel(numel(layer), ctx.generator("drop", index))[active.cpu()].to(active.device)
         sharpness = self.sharpness(ctx.step)
-        return Top(-(sharpness * layer.read(self.score).abs().double().clamp(min=1e-300).log() + noise), active)
+        return ScoredPositions(
+            -(sharpness * layer.read(self.score).abs().double().clamp(min=1e-300).log() + noise), active
+        )
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Rewirer:
         self._watcher = ChangeWatcher(model, store.layers, left_out)
         self._captured: list[Captured] | None = None
         self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
-        self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
+        self._ranks_agree = self.peers.exist  # whether the other ranks were looked for, and agree
         self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
             store.track_momentum(method.momentum_decay)
@@ -112,6 +112,11 @@ class Rewirer:
     def traffic(self) -> Traffic:
         """How many collectives rewirings have called so far, and the bytes that this process sent in them."""
         return self.peers.traffic
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """The same for averaging the gradients of packed weights; what DDP itself sends is not counted."""
+        return self.store.gradient_traffic
 
     def __deepcopy__(self, memo: object) -> "Rewirer":
         raise TypeError(

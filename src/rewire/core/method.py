@@ -77,8 +77,8 @@ class Method:
         momentum_decay(self._declared)  # raises if the parts ask for different ones
         if self.constraint is not None and getattr(self.allocate, "sample", None) is not None:
             raise ValueError(
-                f"allocate={self.allocate!r} ranks a sample of the gradients, and under {self.constraint!r} all are kept "
-                "for the rewiring: leave sample out"
+                f"allocate={self.allocate!r} ranks a sample of the gradients, and under {self.constraint!r} all are "
+                "kept for the rewiring: leave sample out"
             )
         if self.constraint is not None and self.constraint.whole and Signal.SIGN in self.signals:
             raise ValueError(

@@ -63,9 +63,7 @@ def sparsify(
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
     trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
-    ``process_group``: the ranks that train copies of the model, for a packed model that is to be wrapped in DDP after
-    ``sparsify``: the gradients of packed weights, which change their number, are then averaged here, those of all other
-    parameters by DDP. Masked models do not need it.
+    ``process_group``: the ranks that train copies of a packed model, if DDP wraps it after ``sparsify``.
 
     >>> model = nn.Linear(4, 5, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -83,14 +81,11 @@ def sparsify(
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
     fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
     peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
-    parameters = [one.parameter for one in weights]
-    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
-    if process_group is not None:
-        stored.average_over(peers.copies[0])
-        _leave_out_of_ddp(model, stored)
+    _share(model, stored, peers, process_group)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
@@ -115,8 +110,22 @@ def _agreeing_peers(
     return peers
 
 
-def _leave_out_of_ddp(model: nn.Module, store: MaskedStore | PackedStore) -> None:
-    """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
+def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: int) -> Context:
+    """What a start may read."""
+    parameters = [one.parameter for one in weights]
+    return Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+
+
+def _share(
+    model: nn.Module, store: MaskedStore | PackedStore, peers: Peers, process_group: "ProcessGroup | None"
+) -> None:
+    """Average the gradients of weights that change their size over the ranks of a group, if one was given.
+
+    DDP, which wraps the model later, is told to ignore these weights, and the topology of all layers.
+    """
+    if process_group is None:
+        return
+    store.average_over(peers.copies[0])
     sparse, resized = {id(layer.parameter) for layer in store.layers}, set(map(id, store.resized))
     names = {
         name: id(parameter)

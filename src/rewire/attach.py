@@ -64,9 +64,7 @@ def sparsify(
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
     trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
-    ``process_group``: the ranks that train copies of the model, for a packed model that is to be wrapped in DDP after
-    ``sparsify``: the gradients of packed weights, which change their number, are then averaged here, those of all other
-    parameters by DDP. Masked models do not need it.
+    ``process_group``: the ranks that train copies of a packed model, if DDP wraps it after ``sparsify``.
 
     >>> model = nn.Linear(4, 5, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -84,8 +82,7 @@ def sparsify(
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
     fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
     peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
-    parameters = [one.parameter for one in weights]
-    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
@@ -114,6 +111,12 @@ def _agreeing_peers(
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers
+
+
+def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: int) -> Context:
+    """What a start may read."""
+    parameters = [one.parameter for one in weights]
+    return Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
 
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:

@@ -83,7 +83,7 @@ def sparsify(
 def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint) -> Peers:
     """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
     peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
-    if peers.others:
+    if peers.exist:
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers

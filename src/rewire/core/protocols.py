@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rewire.core.layer import Context, Layer, LayerSpec
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
 
 
@@ -83,7 +83,7 @@ class Allocate(Protocol):
 class RanksTheNetwork(Protocol):
     """An ``Allocate`` that ranks gradients over the whole network: only its candidates are captured before a step."""
 
-    def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
+    def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[ScoredPositions] | None:
         """The ``n`` largest inactive gradients, as one list per layer; ``None`` if it does not rank gradients."""
 
 

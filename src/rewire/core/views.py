@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rewire.core.layer import Layer, Signal, numel, read_score
 from rewire.core.score import AnySignal, basic_signals
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 
 
 class Edited:
@@ -58,7 +58,7 @@ class Edited:
         """The signal at the surviving positions."""
         return self.base.read(signal)[self._survives]
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` candidates for growth of largest ``|signal|``, at or above ``floor`` and not zero."""
         inactive = self.base.top_inactive(signal, k, floor)
         if not self.regrow or not len(self.drop):
@@ -67,7 +67,7 @@ class Edited:
         eligible = (dropped >= floor) & (dropped > 0)
         values = torch.cat([inactive.values, dropped[eligible].to(inactive.values.dtype)])
         positions, order = torch.cat([inactive.positions, self.drop[eligible]]).sort()
-        return Top(values[order], positions).largest(k)
+        return ScoredPositions(values[order], positions).largest(k)
 
     def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
         """The signal at sorted positions that were inactive before the drop."""
@@ -94,10 +94,10 @@ class Captured:
         self.nnz = base.nnz
         self._active = base.active()
         self._copies = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
-        self._tops: dict[AnySignal, tuple[Top, int]] = {}
+        self._tops: dict[AnySignal, tuple[ScoredPositions, int]] = {}
         self._samples: dict[AnySignal, tuple[Tensor, Tensor]] = {}
 
-    def store_top(self, signal: AnySignal, top: Top, limit: int) -> None:
+    def store_top(self, signal: AnySignal, top: ScoredPositions, limit: int) -> None:
         """Store the inactive positions of largest ``|signal|``, of which parts may read at most ``limit``."""
         self._tops[signal] = (top, limit)
 
@@ -115,7 +115,7 @@ class Captured:
             return read_score(self, signal)
         return self._copies[signal] if signal in self._copies else self.base.read(signal)
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest ``|signal|``; for gradients, as they were before the step."""
         if signal not in self._tops:
             return self.base.top_inactive(signal, k, floor)
@@ -170,7 +170,7 @@ class PartView:
         self._refuse_undeclared(signal, frozenset(self.part.signals) | basic_signals(self.part.signals))
         return self.base.read(signal)
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest ``|signal|``."""
         self._refuse_undeclared(signal, frozenset(self.part.signals))
         if not self.inactive:

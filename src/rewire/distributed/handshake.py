@@ -6,6 +6,7 @@ Ordinary steps call no collective. If ranks differ, all of them notice and all r
 """
 
 import gc
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -70,13 +71,13 @@ class Peers:
         self.shards, self.copies = shards, list(copies)
 
     @property
-    def others(self) -> bool:
-        """Whether there are any."""
+    def exist(self) -> bool:
+        """Whether other processes train the same model."""
         return self.shards is not None or bool(self.copies)
 
     @property
     def ranks(self) -> Ranks:
-        """Who holds the layers."""
+        """The ranks that a top-k runs over: those with the shards, or this process alone."""
         return ALONE if self.shards is None else self.shards
 
     @property
@@ -89,7 +90,7 @@ class Peers:
         """Raise on every rank if their fingerprints differ."""
         everyone: list[Any] = [asdict(fingerprint)]
         for group in [*([] if self.shards is None else [self.shards.group]), *self.copies]:
-            everyone = [one for many in group.exchange(everyone) for one in many]
+            everyone = list(itertools.chain.from_iterable(group.exchange(everyone)))
         for what, first in everyone[0].items():
             other = next((rank for rank, one in enumerate(everyone) if one[what] != first), None)
             if other is not None:
@@ -192,9 +193,9 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
                 f"{layer.name} was sharded after sparsify: call fully_shard first, then build the optimizer from "
                 "model.parameters(), then sparsify"
             )
-    if not peers.others:
+    if not peers.exist:
         peers = find_peers(model, [layer.parameter for layer in layers], [layer.name for layer in layers], search=True)
-    if peers.others:
+    if peers.exist:
         if fingerprint.rewires:
             refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)

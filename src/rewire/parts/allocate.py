@@ -8,7 +8,7 @@ from rewire.core.across_layers import largest_inactive, mean_magnitudes
 from rewire.core.layer import Context, Layer, Signal
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal, basic_signals
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
 from rewire.parts.apportion import apportion
 from rewire.parts.collectives import Collectives, Gather, Select
@@ -104,11 +104,11 @@ class GlobalTop:
         """All new weights may go to one layer."""
         return [sum(dropped)] * len(dropped)
 
-    def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Top] | None:
+    def candidates(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[ScoredPositions] | None:
         """The ``n`` largest gradients, to be captured before the optimizer's step; ``None`` for another signal."""
         return self.rank(layers, layers, n, ctx) if Signal.GRAD in basic_signals([self.signal]) else None
 
-    def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[Top]:
+    def rank(self, before: Sequence[Layer], after: Sequence[Layer], n: int, ctx: Context) -> list[ScoredPositions]:
         """The ``n`` largest of all inactive positions, as one list per layer."""
         scales = (
             [mean or 1.0 for mean in mean_magnitudes(before, self.signal, ctx.ranks)] if self.scale == "layer" else None

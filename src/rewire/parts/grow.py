@@ -12,7 +12,7 @@ from rewire.core.layer import Context, Layer, Signal, numel
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top, distinct, insert, nth_inactive
+from rewire.core.topology import ScoredPositions, distinct, insert, nth_inactive
 from rewire.core.views import Edited
 from rewire.parts.collectives import Collectives, Gather, Select
 
@@ -119,7 +119,7 @@ class StrongestOfSample:
             return layer.drop[:0]
         positions = self.sample(layer.base, layer.index, ctx)
         values = layer.read_at(self.signal, positions).abs()
-        return _fill_at_random(layer, Top(values, positions).where(values > 0), k, k, ctx)
+        return _fill_at_random(layer, ScoredPositions(values, positions).where(values > 0), k, k, ctx)
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
@@ -142,7 +142,7 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
     return _fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
 
 
-def _fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
+def _fill_at_random(layer: Edited, candidates: ScoredPositions, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
     (top,) = ctx.ranks.largest([candidates], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])

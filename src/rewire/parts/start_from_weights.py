@@ -11,7 +11,7 @@ from rewire.core.dense_ops import where_true
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule
 from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
-from rewire.core.topology import top, top_of_all
+from rewire.core.topology import joint_topk_masks, topk_mask
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def largest(specs: Sequence[LayerSpec], scores: Sequence[Tensor], n: int, rule: 
     """The positions of the ``n`` largest scores: by layer, as many as the rule gives it, or over the whole network."""
     flat = [score.detach().flatten() for score in scores]
     if rule is not None:
-        masks = [top(values, k) for values, k in zip(flat, rule(specs, n, [1] * len(specs)), strict=True)]
+        masks = [topk_mask(values, k) for values, k in zip(flat, rule(specs, n, [1] * len(specs)), strict=True)]
     else:
         for i, values in enumerate(flat):
             flat[i] = values.index_fill(0, values.argmax(), float("inf"))  # no layer is left without a weight
-        masks = top_of_all(flat, n)
+        masks = joint_topk_masks(flat, n)
     return [where_true(mask).cpu() for mask in masks]
 
 

@@ -68,7 +68,7 @@ class Rewirer:
         self._watcher = ChangeWatcher(model, store.layers, left_out)
         self._captured: list[Captured] | None = None
         self._skips = False  # whether the step under way could rewire, but a GradScaler skips it
-        self._ranks_agree = self.peers.others  # whether the other ranks were looked for, and agree
+        self._ranks_agree = self.peers.exist  # whether the other ranks were looked for, and agree
         self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
             store.track_momentum(method.momentum_decay)

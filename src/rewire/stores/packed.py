@@ -155,7 +155,7 @@ class PackedStore:
         for layer in self._packed.values():
             layer.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
-            self.optimizers.map_state(layer.parameter, spread)
+            self.optimizers.change_state(layer.parameter, spread)
             unlink(layer.module)
             unpack_module(layer.module)
         for module in self._hwcn_modules:
@@ -175,7 +175,7 @@ def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collectio
 def _pack(weight: SelectedWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
     """Gather the values from the dense weight, unless they were drawn without one."""
     values = take(weight.parameter.detach(), active) if drawn is None else drawn.to(weight.parameter.dtype)
-    optimizers.map_state(weight.parameter, lambda old: take(old, active))
+    optimizers.change_state(weight.parameter, lambda old: take(old, active))
     return PackedLayer(weight, active, values)
 
 

@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 from rewire.core.dense_ops import is_finite, mask_of, top_of_tiles
 from rewire.core.layer import Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, basic_signals, evaluate
-from rewire.core.topology import Edit, Top
+from rewire.core.topology import Edit, ScoredPositions
 from rewire.model.select import SelectedWeight
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.packed import pack_module
@@ -66,7 +66,7 @@ class PackedLayer:
             return torch.zeros_like(values) if grad is None else grad.detach().clone()  # a step may overwrite it
         return values.sign() if signal is Signal.SIGN else values.clone()
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest gradient, which is computed in tiles and never exists whole."""
         assert Signal.GRAD in basic_signals([signal]), f"only gradients exist at inactive positions, not {signal}"
         tiles = self._tiles() if isinstance(signal, Signal) else self._score_tiles(signal)
@@ -144,13 +144,17 @@ class PackedLayer:
         return self.parameter.grad is None or not bool(self.parameter.grad.any())
 
     def apply(self, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
-        """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options."""
+        """Resize values, positions, gradient and optimizer state together. ``group``: the parameter's options.
+
+        Everything that depends on the old size is read first: the gradient, which torch drops when the parameter is
+        resized, and the newborn weights' state, which some optimizers derive from the state of the others.
+        """
         before = self.active()
         move = Rearrangement(before, edit)
         self.link.edit_copies(edit)
         grad = self.parameter.grad
         newborn = [value for _, value in optimizers.start_values(self.parameter, group)]
-        optimizers.map_state(self.parameter, move)
+        optimizers.change_state(self.parameter, move)
         set_values(self.parameter, move(self.parameter.detach(), edit.value))
         for (_, state, _), value in zip(optimizers.entries(self.parameter), newborn, strict=True):
             state[move.grown_slots] = value

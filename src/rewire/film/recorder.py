@@ -112,7 +112,7 @@ def _encoded(positions: Tensor) -> str:
 def record(rewirer: Rewirer, folder: str | Path, title: str = "") -> Recorder:
     """Record a film of every rewiring from now on into ``folder/film.jsonl``; ``rewire watch folder`` shows it.
 
-    Recorded are edits, not masks: one to two bytes for each position. A training that resumes goes on with the film that
-    is there. If the model is sharded (FSDP2), all ranks must call this; rank 0 writes what it collects from them.
+    Recorded are edits, not masks: one to two bytes for each position. A training that resumes goes on with the film
+    that is there. If the model is sharded (FSDP2), all ranks must call this; rank 0 writes what it collects from them.
     """
     return Recorder(rewirer, Path(folder), title)

@@ -24,9 +24,7 @@ class Rewire(Callback):
     this callback. Steps are optimizer steps, counted over all fits.
     """
 
-    def __init__(
-        self, method: Method, *, optimizer: int = 0, film: str | Path | None = None, **options: Any
-    ) -> None:
+    def __init__(self, method: Method, *, optimizer: int = 0, film: str | Path | None = None, **options: Any) -> None:
         self._attachment = Attachment(method, options, film)
         self._index = optimizer
         self._loaded: dict[str, Any] | None = None

@@ -25,9 +25,9 @@ KEY = "rewirer"  # the entry of the model's state_dict that holds the rewirer's 
 class Rewire(TrainerCallback):
     """Makes a model sparse, rewires it while a ``Trainer`` trains it, and logs the densities of its layers.
 
-    ``options`` are those of ``rewire.sparsify``. ``film``: a folder in which the rewirings are recorded, with losses and
-    evaluations, for ``rewire watch``. The model is sparse as soon as the trainer is built. Masks and the
-    rewirer's state are saved among the model's weights, because a trainer that resumes always loads these. Steps are
+    ``options`` are those of ``rewire.sparsify``. ``film``: a folder in which the rewirings are recorded, with losses
+    and evaluations, for ``rewire watch``. The model is sparse as soon as the trainer is built. Masks and the rewirer's
+    state are saved among the model's weights, because a trainer that resumes always loads these. Steps are
     optimizer steps, counted over all trainings.
     """
 
@@ -76,7 +76,9 @@ class Rewire(TrainerCallback):
         self._restored, self._logged = False, -1
         self._attachment.start_film()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """End the film."""
         self._attachment.stop_film()
 

@@ -84,7 +84,11 @@ class Film {
   constructor(title, index) {
     this.title = title;
     this.index = index;
+    this.reset();
+  }
+  reset() {
     this.bytes = 0;
+    this.version = null; // of the file: a training that resumes replaces it
     this.rest = "";
     this.layers = [];
     this.edits = [];

@@ -57,7 +57,7 @@ class TimedRecorder(Recorder):
 def recording(folder: Path) -> dict[str, float]:
     """Milliseconds of a step without a rewiring, of one with a rewiring, and of recording it; bytes of the film."""
     torch.manual_seed(0)
-    model = models.build("resnet18", classes=100, image=(3, 32, 32))
+    model = models.build("resnet-18", classes=100, image=(3, 32, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     method = rewire.ggr(density=0.03, every=1, until=REWIRINGS + 1)
     rewirer = rewire.sparsify(model, optimizer, method)

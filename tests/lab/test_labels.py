@@ -25,7 +25,7 @@ def test_no_two_labels_are_alike():
 
 def test_code_of_ones_own_is_told_apart_only_where_its_content_differs(tmp_path):
     head = "import rewire\n\ndef mine(*, density, every, until):\n"
-    text = head + "    return rewire.set(density=density, every=every, until=until)\n"
+    text = head + "    return rewire.set_(density=density, every=every, until=until)\n"
     (tmp_path / "mine.py").write_text(text)
     method = f"{tmp_path}/mine.py:mine"
     runs = [Run(), Run(method=method)]

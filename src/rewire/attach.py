@@ -2,27 +2,36 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
 from rewire._lookup import choose
-from rewire._torch import buffers_of, parameters_of
+from rewire._torch import buffers_of, ignore_in_ddp, parameters_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
 from rewire.distributed.dtensor import local, whole
-from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
+from rewire.distributed.handshake import (
+    Fingerprint,
+    Peers,
+    find_peers,
+    given_peers,
+    refuse_store_across_ranks,
+)
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
-from rewire.model.state_names import POSITIONS, is_sparse
+from rewire.model.state_names import POSITIONS, is_sparse, mask_name
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
 
@@ -39,6 +48,7 @@ def sparsify(
     init: str | None = None,
     seed: int = 0,
     on_rewire: Callable[[Rewiring], None] | None = None,
+    process_group: "ProcessGroup | None" = None,
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
@@ -53,6 +63,9 @@ def sparsify(
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
     trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
+    ``process_group``: the ranks that train copies of the model, for a packed model that is to be wrapped in DDP after
+    ``sparsify``: the gradients of packed weights, which change their number, are then averaged here, those of all other
+    parameters by DDP. Masked models do not need it.
 
     >>> model = nn.Linear(4, 5, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,24 +81,52 @@ def sparsify(
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_wrong_state(weights, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
-    peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
+    fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
+    peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
     parameters = [one.parameter for one in weights]
     context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
+    if process_group is not None:
+        stored.average_over(peers.copies[0])
+        _leave_out_of_ddp(model, stored)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
 
 
-def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint) -> Peers:
+def _agreeing_peers(
+    wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint, group: "ProcessGroup | None"
+) -> Peers:
     """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
-    peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
+    parameters, names = [one.parameter for one in weights], [one.spec.name for one in weights]
+    if group is not None:
+        peers = given_peers(group, wrapped, parameters, names)
+        peers.verify_agreement(fingerprint)
+        for parameter in parameters:  # as DDP does for the parameters that it is not told to ignore
+            if not parameter.is_meta:
+                peers.copies[0].broadcast(parameter.detach())
+        return peers
+    peers = find_peers(wrapped, parameters, names)
     if peers.exist:
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers
+
+
+def _leave_out_of_ddp(model: nn.Module, store: MaskedStore | PackedStore) -> None:
+    """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
+    sparse, resized = {id(layer.parameter) for layer in store.layers}, set(map(id, store.resized))
+    names = {
+        name: id(parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if id(parameter) in sparse
+    }
+    ignored = {mask_name(name) for name in names}
+    for name in (name for name, which in names.items() if which in resized):
+        ignored |= {name, name.removesuffix("weight") + POSITIONS}
+    ignore_in_ddp(model, ignored)
 
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:

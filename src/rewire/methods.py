@@ -288,17 +288,19 @@ def ggr(
     fraction: float = 0.1,
     start: AnyStart = "erk",
     growth: str | Grow = "mix",
+    sample: float | None = None,
 ) -> Method:
     """GGR (Parger et al., 2022): freed weights go to the layers that own the largest missing gradients of the network.
 
-    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``.
+    ``growth``: ``"mix"`` (half by gradient, half at random), ``"gradient"`` or ``"random"``. ``sample``: rank only so
+    many missing gradients for each weight of a layer, drawn at random; ``None`` ranks all.
     """
     return Method(
         start=start_from(start),
         density=Constant(density),
         schedule=_cosine(every, until, fraction),
         drop=Lowest(),
-        allocate=GlobalTop(Signal.GRAD),
+        allocate=GlobalTop(Signal.GRAD, sample=sample),
         grow=_growth(growth),
         birth=Tiny(),
     )

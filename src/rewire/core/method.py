@@ -191,7 +191,7 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
     if n == rise == 0:
         return views
     lost, limits = _limits(method, views, n, rise)
-    readable = [PartView(view, method.allocate) for view in views]
+    readable = [PartView(layer, method.allocate) for layer in layers]
     samples = _sample(method, views, ctx)
     for signal in method.captured_signals:
         if samples is not None and signal in method.grow.signals:

@@ -137,10 +137,27 @@ def find_peers(
             raise ValueError(f"{sharded[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
         return _sharded(parameters, names)
     given = _ddp(model)
-    wrappers = [given] if given is not None else _ddp_around(parameters) if search else []
+    wrappers = [given] if given is not None else ddp_around(parameters) if search else []
     for wrapper in wrappers:
         leave_masks_alone(wrapper)
     return Peers(copies=[Group(wrappers[-1].process_group, parameters[0].device)] if wrappers else [])
+
+
+def given_peers(
+    group: dist.ProcessGroup, model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequence[str]
+) -> Peers:
+    """The ranks of a process group, each of which holds a copy of these parameters."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("process_group was given, but torch.distributed is not initialised: init_process_group first")
+    if _ddp(model) is not None:
+        raise ValueError(
+            "process_group was given together with a model that DDP has wrapped: give sparsify the model itself, "
+            "build the optimizer from its parameters, and wrap it in DDP after sparsify"
+        )
+    sharded = next((name for one, name in zip(parameters, names, strict=True) if is_sharded(one)), None)
+    if sharded is not None:
+        raise ValueError(f"process_group names ranks with copies of the model, but {sharded} is sharded: leave it out")
+    return Peers(copies=[Group(group, parameters[0].device)])
 
 
 def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
@@ -163,7 +180,7 @@ def _ddp(model: nn.Module | None) -> DistributedDataParallel | None:
     return model
 
 
-def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
+def ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
     """The wrappers that reduce the gradients of these parameters. They keep no list: the garbage collector is asked."""
     ours = {id(one) for one in parameters}
     # issubclass would take many times longer
@@ -203,10 +220,10 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
 
 
 def refuse_store_across_ranks(fingerprint: Fingerprint) -> None:
-    """Raise if a rewiring resizes the weights, and ranks gradients that no rank has for the data of all."""
+    """Raise if a rewiring resizes weights that DDP or FSDP reduces."""
     if not fingerprint.spans_ranks:
         raise ValueError(
-            f"store={fingerprint.store!r} does not work with DDP or FSDP: a rewiring resizes the weights, and ranks "
-            "gradients that no rank has for the data of all. Use store='masked' (a static packed model may be wrapped "
-            "in DDP after sparsify)"
+            f"store={fingerprint.store!r} resizes weights, which DDP and FSDP cannot follow. For DDP, call "
+            "sparsify(..., process_group=torch.distributed.group.WORLD) before wrapping: it averages the gradients of "
+            "the packed weights itself, and DDP those of the others. Or use store='masked'"
         )

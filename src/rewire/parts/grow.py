@@ -4,17 +4,17 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from rewire._lookup import choose
-from rewire.core.layer import Context, Layer, Signal, numel
+from rewire.core.layer import Context, Layer, Signal
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal
-from rewire.core.topology import ScoredPositions, distinct, insert, nth_inactive
+from rewire.core.topology import ScoredPositions, insert
 from rewire.core.views import Edited
 from rewire.parts.collectives import Collectives, Gather, Select
+from rewire.parts.sampling import draw_free, sample_inactive
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ class StrongestOfSample:
 
     def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
         """Draw the sample of a layer; the same before and after the optimizer's step."""
-        size = min(round(self.ratio * layer.nnz), numel(layer) - layer.nnz)
-        return _draw(layer.span, layer.active(), size, ctx, ctx.generator("sample", index))
+        return sample_inactive(layer, self.ratio, index, ctx)
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Rank the sample."""
@@ -152,16 +151,5 @@ def _fill_at_random(layer: Edited, candidates: ScoredPositions, ranked: int, k: 
 
 
 def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    """``k`` free positions. Every rank makes the same draw over the whole layer and keeps what is in its own shard."""
-    return _draw(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))
-
-
-def _draw(span: range, occupied: Tensor, k: int, ctx: Context, generator: torch.Generator) -> Tensor:
-    """``k`` positions of a layer that are not occupied, uniformly at random: those of them that are in ``span``."""
-    if k == 0:
-        return occupied[:0]
-    free = [count for (count,) in ctx.ranks.gather([len(span) - len(occupied)])]
-    first, last = sum(free[: ctx.ranks.index]), sum(free[: ctx.ranks.index + 1])
-    drawn = distinct(sum(free), k, generator)
-    drawn = drawn[(drawn >= first) & (drawn < last)] if len(free) > 1 else drawn
-    return nth_inactive(drawn - first, occupied, span.start)
+    """``k`` free positions."""
+    return draw_free(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rewire
+from rewire.film.format import read, topology_after
 from rewire.integrations.lightning import Rewire
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about workers, logging intervals and its own calls
@@ -224,3 +225,26 @@ def test_sparse_weights_in_another_optimizer_than_the_one_that_was_named(tmp_pat
         trainer(tmp_path, Rewire(METHOD), enable_checkpointing=False).fit(TwoOptimizers(), loader())
     with pytest.raises(ValueError, match=r"not \[\]"):
         Rewire(METHOD, optimizer=[])
+
+
+class Logging(Module):
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+def test_a_film_is_recorded_and_goes_on_after_resuming(tmp_path):
+    callback = Rewire(METHOD, film=tmp_path / "film")
+    first = trainer(tmp_path, callback, epochs=1)
+    first.fit(Logging(), loader())
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    resumed = Rewire(METHOD, film=tmp_path / "film")
+    trainer(tmp_path, resumed, epochs=2).fit(Logging(), loader(), ckpt_path=tmp_path / "one.ckpt")
+    lines = read(tmp_path / "film" / "film.jsonl")
+    rewirings = [line["step"] for line in lines if line["kind"] == "rewiring"]
+    assert rewirings == [one.step for one in resumed.rewirer.history] == [3, 6, 9, 12, 15, 18]
+    metrics = [line for line in lines if line["kind"] == "metrics"]
+    assert [line["step"] for line in metrics] == [12, 24]
+    assert all(0 < line["train_loss"] < 5 for line in metrics)
+    assert topology_after(lines) == [layer.active().tolist() for layer in resumed.rewirer.layers]

@@ -74,7 +74,7 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
     if (state := ranks.on_first(lambda: checkpoints.load(checkpoint) if checkpoint.exists() else None)) is not None:
         trainer.load_state(state)
     log = TensorBoardLog(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard and ranks.first else None
-    film = record(trainer.rewirer, folder, run.label) if place.film and ranks.first and trainer.rewirer else None
+    film = record(trainer.rewirer, folder, run.label) if place.film and trainer.rewirer else None
     for epoch in range(len(trainer.metrics), run.epochs):
         began = time.perf_counter()
         loss = trainer.train_epoch(epoch, report)

@@ -55,6 +55,7 @@ class Sweep:
       rewire sweep demo                                  a few minutes on two cores
       rewire sweep table1 --scale laptop --workers 2 --data-dir data
       rewire sweep table3 --scale paper --device cuda --workers 1
+      rewire sweep evidence --scale workstation --dry-run --measure
       rewire sweep exp.py:compare --seeds 5 --epochs 20 --set width=0.5 --dry-run
       rewire sweep table1 --scale paper --device cuda --engine ray --address auto --out /shared/table1
 
@@ -62,9 +63,9 @@ class Sweep:
 
     name: Positional[str]
     """The experiment: a name that `rewire experiments` shows, or a function that returns runs (file.py:function)."""
-    scale: Literal["demo", "laptop", "paper"] | None = None
-    """The size of an experiment of the library: minutes on digits (demo, the default), hours on CIFAR-100, or as
-    published."""
+    scale: Literal["demo", "laptop", "workstation", "paper"] | None = None
+    """The size of an experiment of the library: minutes on digits (demo, the default), hours (laptop) or half a day
+    (workstation) on CIFAR-100, or as published."""
     seeds: int | None = None
     """Carry out every configuration with the seeds 0 to SEEDS - 1."""
     epochs: int | None = None
@@ -73,6 +74,8 @@ class Sweep:
     """Change a setting of every run, as in --set width=0.5. May be repeated."""
     dry_run: bool = False
     """List the runs, and neither train nor write anything."""
+    measure: bool = False
+    """With --dry-run: time a few optimizer steps of each kind of run, and print the seconds of each run and of all."""
     workers: int = 2
     """How many runs to carry out at once; a Ray cluster carries out as many as fit."""
     engine: Literal["local", "ray"] = "local"
@@ -103,12 +106,13 @@ class Report:
     Examples:
       rewire report runs/demo-demo
       rewire report runs/table4-paper --layer 2.layers.0
+      rewire report docs/results/evidence.jsonl --out results
       rewire report runs/compare --rows method --columns sparsity --baseline ggr
 
     """
 
     directory: Positional[Path]
-    """A folder with runs below it."""
+    """A folder with runs below it, or a file that `rewire collect` wrote."""
     layer: str | None = None
     """The layer whose masks are shown side by side (figure 3)."""
     rows: str | None = None
@@ -117,6 +121,44 @@ class Report:
     """Settings that distinguish its columns, such as sparsity,start."""
     baseline: str | None = None
     """The row that the others are compared with, seed by seed, such as ggr."""
+    out: Path | None = None
+    """The folder to write to; by default the folder of the runs, or one beside the file that is named after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect:
+    """Write the finished runs of a folder into one small file: a line of JSON for each, without masks and checkpoints.
+
+    Examples:
+      rewire collect runs/demo-demo -o demo.jsonl
+      rewire report demo.jsonl
+
+    """
+
+    directory: Positional[Path]
+    """A folder with runs below it."""
+    out: OutputFile
+    """The file to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """Train a finished run again from its stored settings, and check that every number is the same, bit for bit.
+
+    Examples:
+      rewire repeat docs/results/evidence.jsonl          a run at random
+      rewire repeat runs/demo-demo --id 60c73f
+
+    """
+
+    runs: Positional[Path]
+    """A folder with runs below it, or a file that `rewire collect` wrote."""
+    id: str | None = None
+    """The first digits of the run's id; by default a run is chosen at random."""
+    threads: int = 1
+    """The number of threads; it changes the last bits of sums, so it must be what the run had."""
+    data_dir: Path | None = None
+    """The folder with the extracted archives of the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)

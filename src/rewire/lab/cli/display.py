@@ -81,7 +81,8 @@ class Display:
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
             self._bars.advance(self._all)
-        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1%}"
+        note = f"loss {event['loss']:.3f}"
+        note += f" accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
         self._bars.update(self._tasks[run.id], completed=event["epoch"], note=note)
         self._bars.update(self._all, note=self.time_left())
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.results import Record, atomically, read_records
+from rewire.lab.results import Record, atomically, read_records, write_json
 from rewire.lab.run import Run
 
 SUFFIX = ".jsonl"
@@ -16,13 +16,20 @@ _LEFT_OUT = ("rewirings", "command")  # the command follows from the settings
 _SECONDS = ("seconds", "cpu_seconds")
 
 
-def collect(directory: Path, file: Path) -> int:
+def about_path(file: Path) -> Path:
+    """Beside a file of runs: the commit of the code that carried them out."""
+    return file.with_suffix(".about.json")
+
+
+def collect(directory: Path, file: Path, commit: str | None = None) -> int:
     """Write the finished runs below a folder into one file, in a stable order; returns how many they are."""
     done = {one.run.id: one for one in read_records(directory) if one.result is not None}
     ordered = sorted(done.values(), key=lambda one: (one.run.data, one.run.model, one.run.folder_name))
     with atomically(file) as output:
         for one in ordered:
             output.write((json.dumps(to_line(one), separators=(",", ":")) + "\n").encode())
+    if commit is not None:
+        write_json(about_path(file), {"commit": commit})
     return len(ordered)
 
 

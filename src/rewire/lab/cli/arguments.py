@@ -107,6 +107,7 @@ class Report:
       rewire report runs/demo-demo
       rewire report runs/table4-paper --layer 2.layers.0
       rewire report docs/results/evidence.jsonl --out results
+      rewire report docs/results/evidence.jsonl --page docs/results.md
       rewire report runs/compare --rows method --columns sparsity --baseline ggr
 
     """
@@ -123,6 +124,10 @@ class Report:
     """The row that the others are compared with, seed by seed, such as ggr."""
     out: Path | None = None
     """The folder to write to; by default the folder of the runs, or one beside the file that is named after it."""
+    page: Path | None = None
+    """Write the verdicts on the paper's claims to this Markdown file instead, and its figures beside the runs."""
+    scale: Literal["demo", "workstation"] = "workstation"
+    """With --page: the scale of the experiment evidence that the runs are of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +144,8 @@ class Collect:
     """A folder with runs below it."""
     out: OutputFile
     """The file to write."""
+    commit: str | None = None
+    """The commit of the code that carried out the runs; the results page names it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,23 @@ from rewire.lab.labels import common_label, unique_labels
 from rewire.lab.report.comparison import Arrangement
 from rewire.lab.report.render import to_rich
 from rewire.lab.report.report import report_tables, write_report
+from rewire.lab.report.results_page import write_page
 from rewire.lab.results import STATUSES, Record, read_plan
 
 
 def report(command: "cli.Report", words: str) -> None:
-    """Write the report, and print its tables."""
+    """Write the report, and print its tables; or write the results page."""
+    if command.page is not None:
+        write_page(read_runs(command.directory), command.scale, command.directory, command.page)
+        console.print(f"page: {command.page}", highlight=False, soft_wrap=True)
+        return
     arrangement = Arrangement.parse(command.rows, command.columns, command.baseline)
     show_report(command.directory, command.layer, arrangement=arrangement, out=command.out)
 
 
 def collect(command: "cli.Collect", words: str) -> None:
     """Write the finished runs of a folder into one file."""
-    count = collect_runs(command.directory, command.out)
+    count = collect_runs(command.directory, command.out, command.commit)
     size = command.out.stat().st_size / 1e6
     console.print(f"{count} runs, {size:.1f} MB: {command.out}", highlight=False, soft_wrap=True)
 

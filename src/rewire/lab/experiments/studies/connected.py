@@ -1,7 +1,5 @@
 """Beyond the paper: the cells that it could not fill, from starts that connect every neuron."""
 
-from dataclasses import replace
-
 from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.grid import NETWORKS, SEEDS, sparse
 from rewire.lab.experiments.registry import register
@@ -15,16 +13,16 @@ START = "connected-uniform"
 def connected(scale: str) -> list[Run]:
     """All methods from connected uniform starts, where the paper's networks fail from scattered ones."""
     if scale == "workstation":
-        return ws.cells(ws.VGG, ws.HIGH, [START]) + mobilenet()
+        return vgg() + mobilenet()
     networks = NETWORKS[scale][:1]
     return sparse(networks, VARIANTS, SEEDS[scale], sparsities=(0.99,), starts=("uniform", START))
+
+
+def vgg() -> list[Run]:
+    """VGG16 from a connected uniform start."""
+    return ws.cells(ws.VGG, ws.HIGH, [START])
 
 
 def mobilenet() -> list[Run]:
     """MobileNetV2 from a connected uniform start, and one seed from the start that fails in the paper."""
     return ws.cells(ws.MOBILENET, ws.HIGH, [START]) + ws.cells(ws.MOBILENET, ws.HIGH, ["uniform"], seeds=range(1))
-
-
-def last() -> list[Run]:
-    """The nominal 99 % of VGG16 at quarter width, scattered and connected, if there is time left."""
-    return [replace(run, sparsity=0.99) for start in ("uniform", START) for run in ws.cells(ws.VGG, ws.HIGH, [start])]

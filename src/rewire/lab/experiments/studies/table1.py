@@ -14,7 +14,7 @@ VARIANTS = methods("set", "rigl", "dsr", "ggr")
 def table1(scale: str) -> list[Run]:
     """Networks x methods x sparsities x starts; table 2 averages the same runs."""
     if scale == "workstation":
-        return first_cells() + other_networks() + prefer_random()
+        return first_cells() + other_networks() + dense_and_masked() + prefer_random()
     return dense(NETWORKS[scale], SEEDS[scale]) + sparse(NETWORKS[scale], VARIANTS, SEEDS[scale])
 
 
@@ -31,6 +31,12 @@ def first_cells() -> list[Run]:
 def other_networks() -> list[Run]:
     """MobileNetV2 from ERK, where the paper has GGR far ahead, and ResNet-18 from a uniform start."""
     return ws.cells(ws.MOBILENET, ws.HIGH, ["erk"]) + ws.cells(ws.RESNET, ws.HIGH, ["uniform"])
+
+
+def dense_and_masked() -> list[Run]:
+    """What a dense training and the masked store cost: one seed of VGG16 each."""
+    masked = ws.cells(replace(ws.VGG, store="masked"), ws.HIGH, ["uniform"], methods("ggr"), seeds=range(1))
+    return dense([ws.VGG], range(1)) + masked
 
 
 def prefer_random() -> list[Run]:

@@ -131,9 +131,10 @@ def test_compact_results_give_the_tables_of_the_folders(small_study):
 def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
     source = DOCS / "results" / "evidence.jsonl"
     page = tmp_path / "results.md"
-    study = results_page.Study(read_runs(source), runs_of(results_page.EXPERIMENT, "workstation"))
+    study = results_page.study_of(read_runs(source), "workstation")
     answers = results_page.answers_of(study, "workstation")
-    figures = results_page.figures_of(["claims", "costs"], source, DOCS / "results.md")
+    names = [path.stem for path in sorted(source.with_suffix("").glob("*.svg"))]
+    figures = results_page.figures_of(names, source, DOCS / "results.md")
     page.write_text(results_page.results_page(study, answers, "workstation", source, figures))
     stored = (DOCS / "results.md").read_text()
     assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"

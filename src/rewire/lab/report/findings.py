@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from rewire.lab.references import is_reference
 from rewire.lab.report.groups import without_unused
 from rewire.lab.report.statistics import Interval, mean_interval
 from rewire.lab.results import Record
@@ -54,7 +55,8 @@ class Answer:
 class Study:
     """The runs that are planned, and those of them that are done."""
 
-    def __init__(self, records: Iterable[Record], plan: Iterable[Run]) -> None:
+    def __init__(self, records: Iterable[Record], plan: Iterable[Run], data: str = "") -> None:
+        self.data = data  # the data set that tables are about
         self.done = {without_unused(one.run): one for one in records if one.result is not None}
         self.plan = [without_unused(run) for run in plan]
 
@@ -76,6 +78,10 @@ class Study:
                     raise ValueError(f"{dict(cell)} fits several runs of seed {run.seed}: name more of its settings")
                 values[run.seed] = measure(self.done[run])
         return values
+
+    def main_runs(self) -> dict[Run, Record]:
+        """The finished runs on the main data set, with methods of the library."""
+        return {run: one for run, one in self.done.items() if run.data == self.data and not is_reference(run.method)}
 
 
 def difference(ours: BySeed, theirs: BySeed) -> BySeed:

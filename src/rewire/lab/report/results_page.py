@@ -11,7 +11,6 @@ from typing import Any
 
 from rewire.lab.compact import about_path
 from rewire.lab.experiments.registry import runs_of
-from rewire.lab.references import is_reference
 from rewire.lab.report.claims import CLAIMS, OPEN_QUESTION, Claim
 from rewire.lab.report.findings import UNDECIDED, Answer, Effect, Study
 from rewire.lab.report.questions import LAYOUTS
@@ -37,16 +36,33 @@ SHOWN_TABLES = ("table1", "table3", "table4", "drop")
 CAPTIONS = {
     "claims": "Effects behind the claims, in points of accuracy with 95 % intervals",
     "costs": "Accuracy against training multiply-adds and seconds of one core",
+    "losses": "Training loss of the transformers around rewirings, less its mean before them",
+}
+
+
+SETTINGS = {
+    "workstation": """\
+Every run on CIFAR-100 with a convolutional network sees 600,000 images (12 epochs; the paper: 100), with the paper's
+learning-rate schedule scaled and 24 rewirings. Networks have a quarter of the paper's channels where nothing else is
+said. What makes a sparse network hard to train is the number of connections of a neuron: at quarter width, 96 % leaves
+a neuron as many as 99 % does at full width, and 88 % as many as 97 %; the tables name both. So this page does not
+repeat the paper's numbers. It asks whether its statements hold in a smaller setting of the same regime.
+"""
 }
 
 
 def write_page(records: Sequence[Record], scale: str, source: Path, page: Path) -> None:
     """Write the page, and its figures into the folder that is named after the file of runs."""
-    study = Study(records, runs_of(EXPERIMENT, scale))
+    study = study_of(records, scale)
     answers = answers_of(study, scale)
-    names = save_figures(answers, records, source.with_suffix(""))
+    names = save_figures(answers, study, source.with_suffix(""))
     with atomically(page) as file:
         file.write(results_page(study, answers, scale, source, figures_of(names, source, page)).encode())
+
+
+def study_of(records: Iterable[Record], scale: str) -> Study:
+    """The study at a scale; its main data set is that of the first claim."""
+    return Study(records, runs_of(EXPERIMENT, scale), LAYOUTS[scale].uniform[0]["data"])
 
 
 def answers_of(study: Study, scale: str) -> list[tuple[Claim, Answer]]:
@@ -84,16 +100,10 @@ def results_page(
 
 
 def _tabulated(study: Study) -> list[Record]:
-    """The runs that tables show: the methods of the library, on the data set of the study's largest network."""
-    records = [one for run, one in study.done.items() if not is_reference(run.method)]
-    largest = max((one.result["weights"] for one in records if one.result), default=0)
-    data = {one.run.data for one in records if one.result and one.result["weights"] == largest}
-    packed = {_in_store(one.run) for one in records if one.run.store != Run.store}
-    return [
-        one
-        for one in records
-        if one.run.data in data and (one.run.store != Run.store or _in_store(one.run) not in packed)
-    ]
+    """The runs that tables show: those that were carried out in both stores once."""
+    runs = study.main_runs()
+    packed = {_in_store(run) for run in runs if run.store != Run.store}
+    return [one for run, one in runs.items() if run.store != Run.store or run not in packed]
 
 
 def _in_store(run: Run) -> Run:
@@ -115,12 +125,7 @@ This page is generated: `rewire report docs/results/evidence.jsonl --page docs/r
 runs, and no number is typed by hand. Runs: {origin}.
 **{done} of {planned} planned runs are done**, in {hours:.1f} hours of one core ({machines}).
 
-Every run on CIFAR-100 with a convolutional network sees 600,000 images (12 epochs; the paper: 100), with the paper's
-learning-rate schedule scaled and 24 rewirings. Networks have a quarter of the paper's channels where nothing else is
-said. What makes a sparse network hard to train is the number of connections of a neuron: at quarter width, 96 % leaves
-a neuron as many as 99 % does at full width, and 88 % as many as 97 %; the tables name both. So this page does not
-repeat the paper's numbers. It asks whether its statements hold in a smaller setting of the same regime.
-
+{SETTINGS.get(scale, "")}
 **Statistics.** Runs with the same seed share the first weights and the order of the data, so differences are paired by
 seed. Intervals are Student's t intervals at 95 % over seeds, n is the number of seeds. Networks that did not learn
 count with the accuracy that they reached. The rules were written before the runs were made. An interval over three

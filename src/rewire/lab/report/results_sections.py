@@ -141,11 +141,10 @@ def peer_section(path: Path) -> str:
 
 
 def costs_section(study: Study) -> str:
-    """Accuracy, multiply-adds and seconds of one core, for every configuration on CIFAR-100."""
+    """Accuracy, multiply-adds and seconds of one core, for every configuration of the study's main data set."""
     groups: dict[Run, list[Record]] = defaultdict(list)
-    for run, record in study.done.items():
-        if run.data == "cifar100":
-            groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(record)
+    for run, record in study.main_runs().items():
+        groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(record)
     title = "## What it costs\n"
     if not groups:
         return f"{title}\n{OUTSTANDING}"

@@ -182,7 +182,7 @@ def i(study: Study, layout: Layout) -> Answer:
 
     def failed(record: Record) -> float:
         assert record.result is not None
-        return 100.0 * (record.result["accuracy"] < failure_line(record.result["classes"]))
+        return 100.0 * bool(record.result["accuracy"] < failure_line(record.result["classes"]))
 
     cells = [method(cell, name) for cell in layout.failing for name in ("rigl", "dsr", "ggr")]
     effects: list[Effect | None] = []
@@ -216,7 +216,9 @@ def j(study: Study, layout: Layout) -> Answer:
 
         return read
 
-    effects, details, cells = [], [], []
+    effects: list[Effect | None] = []
+    details: list[Effect | None] = []
+    cells = []
     for cell in layout.starved:
         control = study.values(method(cell, "ggr", start="uniform"), count("nnz"))
         cells.append(method(cell, "ggr", start="uniform"))

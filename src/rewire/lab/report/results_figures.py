@@ -119,4 +119,4 @@ def losses_around_rewirings(record: Record) -> NDArray[np.float64] | None:
     windows = [losses[step - AROUND : step + AROUND] for step in steps]
     if not windows:
         return None
-    return np.mean([window - window[:AROUND].mean() for window in windows], axis=0)
+    return np.stack([window - window[:AROUND].mean() for window in windows]).mean(axis=0)

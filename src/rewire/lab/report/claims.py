@@ -194,9 +194,10 @@ def i(study: Study, layout: Layout) -> Answer:
         effects += [
             effect(f"accuracy of {label[n]}, {described(cell)}", study.values(method(cell, n)), "%") for n in shares
         ]
-        means = {name: sum(values.values()) / max(len(values), 1) for name, values in shares.items()}
-        as_claimed = means["ggr"] == 0 and means["rigl"] == means["dsr"] == 100
-        opposite = means["ggr"] > min(means["rigl"], means["dsr"]) or means["rigl"] == means["dsr"] == 0
+        means = [sum(values.values()) / max(len(values), 1) for values in shares.values()]
+        (*others, ours) = means
+        as_claimed = ours == 0 and min(others) == 100
+        opposite = ours > min(others) or max(others) == 0
         verdicts.add(CONFIRMED if as_claimed else CONTRADICTED if opposite else NOT_CONFIRMED)
     raw = answer(study, cells, effects)
     if raw.verdict == UNDECIDED:
@@ -227,7 +228,7 @@ def j(study: Study, layout: Layout) -> Answer:
             begin, end = (study.values(starved, count(one)) for one in ("initial_nnz", "nnz"))
             share = {seed: (end[seed] - begin[seed]) / (control[seed] - begin[seed]) for seed in end if seed in control}
             found = effect(f"share of the gap closed by {label}, {described(cell)}", share, "", CLOSED)
-            (effects if name == "ggr" else details).append(found)
+            (details if name in RIVALS else effects).append(found)
             cells.append(starved)
     return answer(study, cells, effects, details)
 

@@ -14,6 +14,7 @@ from tests.kernels.recording import Recorder, differences
 
 from rewire.kernels import build, library
 from rewire.kernels.batch import norm, pooling, relu
+from rewire.kernels.batch.winograd import WinogradGradient
 from rewire.kernels.geometry import Geometry
 from rewire.kernels.sample.activation import INPUT, OUTPUT, Activation, Kind, Step
 from rewire.kernels.sample.layer_steps import Weights, layer_steps
@@ -46,6 +47,14 @@ def one_sample(native, geometry, size):
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
 
 
+def dense_gradient(geometry):
+    """The gradient of all weights of a 3x3 convolution, by Winograd's method, as rewirings rank it."""
+    x, grad = torch.randn(5, geometry.inputs, 9, 8), torch.randn(5, geometry.shape[0], 9, 8)
+    found = WinogradGradient(x, grad, geometry).rows(slice(0, geometry.shape[0]))
+    expected = torch.nn.grad.conv2d_weight(x, geometry.shape, grad, padding=geometry.padding).flatten()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.fixture(scope="module")
 def calls():
     """Calls of every entry point that computes, by the portable library of this machine; each is right here."""
@@ -65,6 +74,7 @@ def calls():
             ):
                 y.backward(torch.randn_like(y))
             one_sample(recorder, GEOMETRIES[1][0], (6, 5))
+            dense_gradient(GEOMETRIES[1][0])
     return recorder.calls
 
 

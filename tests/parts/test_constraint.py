@@ -187,7 +187,7 @@ def test_srigl_empties_rows_without_salient_weights():
 
 def test_a_row_that_was_emptied_stays_empty():
     layer = Matrix([[_, _, _], [0.9, 0.8, _]], grad=[[9, 9, 9], [0, 0, 1]])
-    assert plan("srigl", [layer], FanIn(least_salient=0.5), 1 / 3) == [([1], [2])]
+    assert plan("srigl", [layer], FanIn(least_salient=0.5), 1 / 3) == [([4], [5])]
 
 
 def test_fan_in_falls_with_the_density():
@@ -238,6 +238,7 @@ def test_a_growth_that_ignores_the_constraint_is_named():
         (lambda: Blocks(0), "rows of a block must be a whole number of at least 1, not 0"),
         (lambda: FanIn(1.5), "least_salient is a share and must lie in"),
         (lambda: rewire.deepr(density=0.1, constraint=Blocks(2)), "reads the signs of single weights"),
+        (lambda: rewire.ggr(density=0.1, every=1, until=2, sample=1.0, constraint=NM(2, 4)), "leave sample out"),
     ],
 )
 def test_wrong_constraints_are_refused(build, message):

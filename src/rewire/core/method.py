@@ -72,14 +72,19 @@ class Method:
         at_least = self.drop.exact or getattr(self.drop, "at_least", False)
         if getattr(self.density, "falls", last < first) and not at_least:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
-        momentum_decay(self._declared)  # raises if the parts ask for different ones
         if self.constraint is not None:
             check_constraint(self.constraint)
-            if self.constraint.whole and Signal.SIGN in self.signals:
-                raise ValueError(
-                    f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
-                    "dropped together: use another drop, such as Lowest()"
-                )
+        momentum_decay(self._declared)  # raises if the parts ask for different ones
+        if self.constraint is not None and getattr(self.allocate, "sample", None) is not None:
+            raise ValueError(
+                f"allocate={self.allocate!r} ranks a sample of the gradients, and under {self.constraint!r} all are "
+                "kept for the rewiring: leave sample out"
+            )
+        if self.constraint is not None and self.constraint.whole and Signal.SIGN in self.signals:
+            raise ValueError(
+                f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
+                "dropped together: use another drop, such as Lowest()"
+            )
 
     @property
     def _declared(self) -> frozenset[AnySignal]:

@@ -26,7 +26,8 @@ class TileLayer:
 
     def active(self) -> Tensor:
         """The tiles that exist."""
-        return torch.unique(self.tiles.of(self.base.active()))
+        tiles: Tensor = torch.unique(self.tiles.of(self.base.active()))
+        return tiles
 
     def read(self, signal: AnySignal) -> Tensor:
         """The mean magnitude of the signal over each tile that exists."""
@@ -52,7 +53,7 @@ class LimitedEdited(Edited):
         super().__init__(edited.base, edited.drop, edited.index, edited.regrow, edited.lost)
         self.tiles = tiles
         free = tiles.size - tiles.counts(self.occupied())
-        self.capacity = torch.minimum(limits - tiles.counts(self.active()), free)  # how many weights each tile can get
+        self.capacity = torch.minimum(limits - tiles.counts(self.active()), free).clamp(min=0)  # of each tile
 
     @property
     def room(self) -> int:

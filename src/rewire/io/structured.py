@@ -1,5 +1,7 @@
 """Weights with structure as tensors of torch that have kernels for it: BSR, and 2:4 semi-structured."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,10 @@ from rewire._torch import from_semi_structured, semi_structured_arrays
 from rewire.model.state_names import masks_in
 from rewire.stores.convert import to_masked
 
-PATTERNS = {torch.float16: (2, 4), torch.bfloat16: (2, 4), torch.int8: (2, 4), torch.float32: (1, 2)}
+# With 32 bits, torch's conversion of 1:2 matrices and back does not give the same matrix on the CPU; for 8 bits,
+# weights would have to be quantized first.
+SEMI_STRUCTURED = (torch.float16, torch.bfloat16)
+OUTPUTS, INPUTS = 32, 64  # the kernels need multiples of these
 
 
 def to_bsr(model: nn.Module, rows: int, columns: int | None = None) -> dict[str, Tensor]:
@@ -29,7 +34,9 @@ def to_bsr(model: nn.Module, rows: int, columns: int | None = None) -> dict[str,
         stored = mask.view(grid).any(3).any(1)
         row_ptr = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
         values = weight.view(grid).permute(0, 2, 1, 3)[stored]
-        matrix = torch.sparse_bsr_tensor(row_ptr, stored.nonzero()[:, 1], values, size=tuple(weight.shape))
+        with torch.sparse.check_sparse_tensor_invariants(True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse BSR tensor support is in beta")
+            matrix = torch.sparse_bsr_tensor(row_ptr, stored.nonzero()[:, 1], values, size=tuple(weight.shape))
         if not torch.equal(matrix.to_dense(), weight):
             raise RuntimeError(f"the BSR matrix of {name} differs from its weight: please report this")
         matrices[name] = matrix
@@ -39,15 +46,14 @@ def to_bsr(model: nn.Module, rows: int, columns: int | None = None) -> dict[str,
 def to_semi_structured_arrays(model: nn.Module, dtype: torch.dtype = torch.float16) -> dict[str, tuple[Tensor, Tensor]]:
     """Each sparse weight of a linear layer as torch's CUTLASS kernels store it: compressed values and metadata.
 
-    Two of every four inputs in ``float16``, ``bfloat16`` and ``int8``, one of every two in ``float32``: train with
-    ``constraint=NM(2, 4)`` or ``NM(1, 2)``. Works on the CPU. Expanding the arrays gives the weight again, bit for bit:
-    each is compared.
+    At most two of every four inputs of an output exist: train with ``constraint=NM(2, 4)``. Works on the CPU. Expanding
+    the arrays gives the weight again, bit for bit: each is compared.
     """
-    if dtype not in PATTERNS:
-        raise ValueError(f"torch has semi-structured kernels for {', '.join(map(str, PATTERNS))}, not for {dtype}")
+    if dtype not in SEMI_STRUCTURED:
+        raise ValueError(f"semi-structured weights are float16 or bfloat16, not {dtype}: pass one of these as dtype=")
     arrays = {}
     for name, (weight, mask) in _matrices(model).items():
-        _refuse_other_pattern(name, mask, dtype)
+        _refuse_other_pattern(name, mask)
         dense = weight.to(dtype)
         values, metadata = semi_structured_arrays(dense)
         if not torch.equal(from_semi_structured(values, metadata), dense):
@@ -68,19 +74,14 @@ def to_semi_structured(model: nn.Module, dtype: torch.dtype = torch.float16) -> 
     return {name: convert(weight.to("cuda", dtype)) for name, (weight, _) in _matrices(model).items()}
 
 
-def _refuse_other_pattern(name: str, mask: Tensor, dtype: torch.dtype) -> None:
-    n, m = PATTERNS[dtype]
-    outputs, inputs = (16, 128) if dtype == torch.int8 else (32, 32) if dtype == torch.float32 else (32, 64)
-    if mask.shape[0] % outputs or mask.shape[1] % inputs:
+def _refuse_other_pattern(name: str, mask: Tensor) -> None:
+    if mask.shape[0] % OUTPUTS or mask.shape[1] % INPUTS:
         raise ValueError(
-            f"{name} has {mask.shape[0]} outputs and {mask.shape[1]} inputs; torch's semi-structured kernels for "
-            f"{dtype} need multiples of {outputs} and {inputs}: leave the layer dense with exclude="
+            f"{name} has {mask.shape[0]} outputs and {mask.shape[1]} inputs; torch's semi-structured kernels need "
+            f"multiples of {OUTPUTS} and {INPUTS}: leave the layer dense with exclude="
         )
-    if int(mask.view(mask.shape[0], -1, m).sum(-1).max()) > n:
-        raise ValueError(
-            f"{name} has more than {n} weights in a group of {m} inputs, the pattern of {dtype}: train it with "
-            f"constraint=NM({n}, {m})"
-        )
+    if int(mask.view(mask.shape[0], -1, 4).sum(-1).max()) > 2:
+        raise ValueError(f"{name} has more than 2 weights in a group of 4 inputs: train it with constraint=NM(2, 4)")
 
 
 def _matrices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:

@@ -1,7 +1,7 @@
 """The first weights under a constraint: as near to what a start places as the constraint admits."""
 
 from collections.abc import Sequence
-from fractions import Fraction
+from math import lcm
 
 import torch
 from torch import Tensor
@@ -71,7 +71,8 @@ def _counts(constraint: Constraint, tiles: Sequence[Tiles], placed: Sequence[int
     """For each layer: its tiles, if they exist as a whole; weights of each tile, if they are even; else its weights."""
     most = [one.count for one in tiles]
     if constraint.whole:
-        shares = [Fraction(count, one.size) for count, one in zip(placed, tiles, strict=True)]
+        unit = lcm(*(one.size for one in tiles))  # shares in whole numbers: placed weights over the size of a tile
+        shares = [count * (unit // one.size) for count, one in zip(placed, tiles, strict=True)]
         return apportion(round(density * sum(most)), shares, most, [1] * len(most))
     if constraint.even:
         return whole_rounds(placed, most, [one.size for one in tiles])

@@ -111,11 +111,6 @@ class Rewirer:
         """How many collectives rewirings have called so far, and the bytes that this process sent in them."""
         return self.peers.traffic
 
-    @property
-    def gradient_traffic(self) -> Traffic:
-        """The same for averaging the gradients of packed weights; what DDP itself sends is not counted."""
-        return self.store.gradient_traffic
-
     def __deepcopy__(self, memo: object) -> "Rewirer":
         raise TypeError(
             "a Rewirer cannot be copied: its hooks sit on one model and one optimizer. Build a second model and "

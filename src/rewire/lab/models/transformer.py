@@ -27,7 +27,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, tokens, features) to the same shape."""
         parts = self.query_key_value(x).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, self.shape[1:]).transpose(1, 2) for part in parts)
+        q, k, v = (parts[i].unflatten(-1, self.shape[1:]).transpose(1, 2) for i in range(3))
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return cast(Tensor, self.project(attended.transpose(1, 2).flatten(2)))
 

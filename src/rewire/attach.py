@@ -56,7 +56,7 @@ def sparsify(
 
     ``optimizer``: the one that trains the model, or a list where several do: one step is then a step of each of them.
     ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps and uses only
-    the weights that exist, on the CPU, and draws layers made on the ``meta`` device without ever holding a dense weight.
+    the weights that exist, on the CPU, and draws layers made on the ``meta`` device without holding a dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
     ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
     and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.

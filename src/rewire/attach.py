@@ -1,7 +1,7 @@
 """``sparsify``: the one line that users add. It makes a model sparse and attaches a ``Rewirer`` to its optimizer."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, overload
 
 import torch
@@ -54,11 +54,9 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
-    ``optimizer``: the one that trains the model, or a list where several do, each its own parameters; a step is counted
-    when each of them has stepped.
-    ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
-    that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
-    holding their dense weight.
+    ``optimizer``: the one that trains the model, or a list where several do: one step is then a step of each of them.
+    ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps and uses only
+    the weights that exist, on the CPU, and draws layers made on the ``meta`` device without holding a dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
     ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
     and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.
@@ -75,12 +73,10 @@ def sparsify(
     """
     refuse_wrong_types(model, optimizer, method, init)
     kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
-    refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
-    refuse_unfit_weights(method, weights, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
+    _refuse_unfit(kind, method, weights, masked, optimizers)
     fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
     peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
     context = _start_context(model, weights, seed)
@@ -88,12 +84,32 @@ def sparsify(
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     _warn_if_thrown_away(model, weights, method, init, optimizers, active)
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
-    if process_group is not None:
-        stored.average_over(peers.copies[0])
-        leave_out_of_ddp(model, [layer.parameter for layer in stored.layers], stored.resized)
+    _average_over(process_group, stored, model, peers)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
+
+
+def _refuse_unfit(
+    kind: type[MaskedStore] | type[PackedStore],
+    method: Method,
+    weights: Sequence[SelectedWeight],
+    masked: Collection[str],
+    optimizers: Optimizers,
+) -> None:
+    """Raise for what the method, the store and the optimizers cannot do with these weights; ``masked``: kept masked."""
+    refuse_missing_signals(kind, method)
+    refuse_unfit_weights(method, weights, optimizers)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
+
+
+def _average_over(
+    group: "ProcessGroup | None", stored: MaskedStore | PackedStore, model: nn.Module, peers: Peers
+) -> None:
+    """Let the store average the gradients of its weights over ranks with copies of the model, and DDP ignore them."""
+    if group is not None:
+        stored.average_over(peers.copies[0])
+        leave_out_of_ddp(model, [layer.parameter for layer in stored.layers], stored.resized)
 
 
 def _agreeing_peers(

@@ -167,7 +167,7 @@ def test_a_missing_data_set_is_explained(tmp_path):
         train(Run(data="cifar100", model="mlp"), tmp_path / "run", Place(data_dir=tmp_path))
 
 
-@pytest.mark.skipif("REWIRE_DATA" not in os.environ, reason="REWIRE_DATA is not set: no real data here")
+@pytest.mark.skipif(not os.environ.get("REWIRE_DATA"), reason="REWIRE_DATA is not set: no real data here")
 def test_real_cifar100(tmp_path):
     run = Run(
         data="cifar100", model="resnet-18", width=0.125, epochs=2, limit=1500, sparsity=0.9, batch_size=50, every=10

@@ -14,7 +14,7 @@ def trained(constraint, density, store="masked", convolution=False):
     torch.manual_seed(0)
     first = [nn.Conv2d(8, 8, 3), nn.Flatten()] if convolution else [nn.Linear(64, 32)]
     model = nn.Sequential(*first, nn.ReLU(), nn.Linear(8 if convolution else 32, 64 if not convolution else 8))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     method = rewire.ggr(density=density, every=2, until=8, fraction=0.3, constraint=constraint)
     exclude = None if constraint is None or isinstance(constraint, Blocks) else ["3" if convolution else "2"]
     rewirer = rewire.sparsify(model, optimizer, method, store=store, exclude=exclude)

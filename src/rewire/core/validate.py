@@ -51,6 +51,15 @@ def check_members(role: str, part: object) -> None:
         check_score(signal)
 
 
+def check_constraint(constraint: object) -> None:
+    """Raise if something that is needed of a constraint is missing."""
+    if isinstance(constraint, type):
+        raise TypeError(f"constraint must be an instance, not the class {constraint.__qualname__}: call it")
+    for member in ("tiles", "whole", "limit", "even", "least_salient", "signals"):
+        if not hasattr(constraint, member):
+            raise TypeError(f"constraint={constraint!r} has no `{member}`: see rewire.core.structure.Constraint")
+
+
 def check_drop(part: Drop, dropped: Sequence[Tensor], layers: Sequence[Layer], n: int, ranks: Ranks) -> list[int]:
     """How many weights are dropped from each layer over all ranks, if the positions are right."""
     rows = _checked(f"drop={part!r}", dropped, layers, ranks, _active_problem)

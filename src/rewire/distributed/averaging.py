@@ -64,8 +64,8 @@ class GradientAverager:
             for wrapper in found:
                 _refuse_reduced_twice(wrapper, self._weights)
             self._wrappers = [weakref.ref(wrapper) for wrapper in found]
-        wrappers = [wrapper for ref in self._wrappers if (wrapper := ref()) is not None]
-        return all(wrapper.require_backward_grad_sync for wrapper in wrappers)
+        alive = [ref() for ref in self._wrappers]
+        return all(wrapper is None or wrapper.require_backward_grad_sync for wrapper in alive)
 
     @torch.no_grad()
     def _start(self, bucket: Sequence[int]) -> None:

@@ -284,6 +284,7 @@ def test_an_installed_package_adds_things_of_all_kinds(tmp_path):
     assert "1 done, 0 running" in rewire("runs", "runs/packed-study").stdout
     elsewhere = rewire("runs", "runs/packed-study", installed=False)
     assert "1 done" in elsewhere.stdout
+    assert "packed-set is not installed" in " ".join(elsewhere.stdout.split())
     (folder,) = (tmp_path / "runs" / "packed-study").glob("packed-net_*")
     refused = rewire("inspect", str(folder), installed=False)
     assert refused.returncode == 2

@@ -124,6 +124,7 @@ def _work(pipe: "Connection[Any, Any]", threads: int, place: Place) -> None:
             run, folder = pipe.recv()
         except (EOFError, OSError):
             return
+        report({"kind": "start"})  # assigned earlier, perhaps before this process was ready
         report(carry_out(run, folder, place, rate_limited(report)))
 
 

@@ -40,8 +40,7 @@ function moveWithArrows(table) {
   table.addEventListener("focusin", (event) => {
     const cell = event.target.closest("td");
     if (!cell) return;
-    for (const other of table.querySelectorAll("td[tabindex]")) other.removeAttribute("tabindex");
-    cell.tabIndex = 0;
+    for (const other of table.querySelectorAll("td[tabindex]")) if (other !== cell) other.removeAttribute("tabindex");
     const box = cell.getBoundingClientRect();
     note(cell, box.left, box.bottom - 14);
   });

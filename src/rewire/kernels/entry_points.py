@@ -23,6 +23,8 @@ _OUTPUT = (*[_ARRAY] * 6, _LONG, *_RELU, *_THREADS)  # input, values, bias, outp
 _GRADIENTS = (*[_ARRAY] * 5, _LONG, *_THREADS)  # input, gradient, values, their gradients; batch
 _SIZES = (_LONG, _INT, _LONG)  # pixels, channels, batch
 _POOLED = (_INT, _INT, _INT, _LONG)  # height and width after pooling, channels, batch
+_IMAGE = (_ARRAY, *[_INT] * 4, _LONG)  # pixels, height, width, channels of a pixel, channels to read; batch
+_TILES = (_INT, _INT, _INT)  # tiles in a row, first tile, number of tiles
 _NORM = (*[_ARRAY] * 2, *_RELU)  # scale and shift of batch norm, and the ReLU behind it
 
 _TOKENS = (_ARRAY, _LONG, _INT)  # token-major activation, elements from one token to the next, whether it is bfloat16
@@ -67,6 +69,9 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "rewire_linear_tokens_backward": EntryPoint(
         (_LINEAR, *_TOKENS, _ARRAY, _LONG, _ARRAY, _INT, *[_ARRAY] * 4, _LONG, *_ACTIVATION, *_THREADS)
     ),
+    # winograd.cpp
+    "rewire_winograd_input": EntryPoint((*_IMAGE, _INT, _INT, *_TILES, _ARRAY, *_THREADS)),
+    "rewire_winograd_grad": EntryPoint((*_IMAGE, *_TILES, _ARRAY, *_THREADS)),
     # batch_norm.cpp
     "rewire_channel_moments": EntryPoint((_ARRAY, *_SIZES, *[_ARRAY] * 2, *_THREADS)),
     "rewire_batch_norm": EntryPoint((_ARRAY, *_SIZES, *_NORM, _ARRAY, *_THREADS)),

@@ -5,7 +5,7 @@ from typing import Any
 from rewire.core.named import Look, NamedMethod
 from rewire.lab.data.source import DATASETS
 from rewire.lab.models.registry import MODELS
-from rewire.lab.references import Code, code_of, file_label, is_reference, short_name
+from rewire.lab.references import Code, code_of, file_label, is_reference, short_name, state
 from rewire.lab.registry import Registry
 from rewire.methods import METHODS as BUILT_IN
 
@@ -19,6 +19,13 @@ def _entry(name: str, value: Any) -> NamedMethod:
 METHODS: Registry[NamedMethod] = Registry("method", group="rewire.methods", wrap=_entry, also=BUILT_IN)
 
 REGISTRIES: dict[str, Registry[Any]] = {"data": DATASETS, "model": MODELS, "method": METHODS}
+
+
+def state_of(code: Code) -> str:
+    """What is wrong with code that a run recorded; nothing if it is here as it was. None of it is executed."""
+    if (problem := state(code)) or is_reference(code.name) or code.name in REGISTRIES[code.role].names():
+        return problem
+    return "is not installed"
 
 
 def identify(role: str, name: str, known: Code | None) -> tuple[str, Code | None]:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
 from rewire.io.files import UNFINISHED, unfinished
-from rewire.lab import references
 from rewire.lab.run import Run
 
 Status = Literal["done", "running", "failed", "planned"]
@@ -45,7 +44,11 @@ class Record:
     @property
     def missing_code(self) -> str:
         """What is wrong with the run's own code, such as ``drop.py:mine is missing``; nothing if all is there."""
-        states = ((one.name, references.state(one)) for one in self.run.code)
+        if not self.run.code:
+            return ""
+        from rewire.lab.names import state_of  # imports torch, which runs of the library itself need not wait for
+
+        states = ((one.name, state_of(one)) for one in self.run.code)
         return ", ".join(f"{name} {state}" for name, state in states if state)
 
 

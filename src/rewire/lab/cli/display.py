@@ -28,8 +28,10 @@ class Display:
         labels = distinct_labels(runs) if len(runs) > 1 else [runs[0].label]
         self.labels = dict(zip(self.runs, labels, strict=True))
         self._estimate = Estimate(runs, workers)
-        self._last_end: float | None = None  # when a run ended whose worker then took another
-        self._began: dict[str, float] = {}
+        self._next_estimate = 0.0  # when the time left is worked out again
+        self._began: dict[str, float] = {}  # when a worker took up a run
+        self._heard: dict[str, float] = {}  # when the last epoch of a run ended
+        self._warm = False  # whether a run has ended, so that some worker is past its first
         self._tasks: dict[str, TaskID] = {}
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -56,13 +58,17 @@ class Display:
         kind = event["kind"]
         if kind == "begin":
             self._begin(run)
+        elif kind == "start":
+            self._began[run.id] = time.monotonic()
         elif kind == "epoch":
             self._epoch(run, event)
         elif kind == "lost":
             self._print(run, "[yellow]its worker was killed: the run resumes from its last checkpoint[/]")
         elif kind == "done":
             self.finished += 1
-            self._last_end = time.monotonic()
+            self._warm = True
+            if run.id in self._heard:
+                self._estimate.add_end(time.monotonic() - self._heard[run.id])
             self._print(run, f"{event['accuracy']:.2%}")
         elif kind == "failed":
             self.finished += 1
@@ -76,14 +82,19 @@ class Display:
 
     def _epoch(self, run: Run, event: dict[str, Any]) -> None:
         self._estimate.add_epoch(run, event["seconds"])
-        if self._last_end is not None and event["epoch"] == 1:  # not of the first runs, whose workers had to start
-            self._estimate.add_setup(max(time.monotonic() - self._began[run.id] - event["seconds"], 0.0))
+        self._heard[run.id] = time.monotonic()
+        if event["epoch"] == 1:
+            setup = time.monotonic() - self._began[run.id] - event["seconds"]
+            self._estimate.add_setup(max(setup, 0.0), first=not self._warm)
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
             self._bars.advance(self._all)
-        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1%}"
+        note = f"loss {event['loss']:.3f}"
+        note += f" accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
         self._bars.update(self._tasks[run.id], completed=event["epoch"], note=note)
-        self._bars.update(self._all, note=self.time_left())
+        if self.console.is_terminal and time.monotonic() >= self._next_estimate:
+            self._bars.update(self._all, note=self.time_left())
+            self._next_estimate = time.monotonic() + 1.0  # it goes through all runs, and there may be thousands
 
     def _print(self, run: Run, text: str) -> None:
         if run.id in self._tasks:

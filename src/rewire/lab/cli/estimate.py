@@ -28,14 +28,19 @@ class Estimate:
         self.runs, self.workers = list(runs), workers
         self._seconds: dict[tuple[object, ...], list[float]] = defaultdict(list)
         self._setups: list[float] = []
+        self._ends: list[float] = []
 
     def add_epoch(self, run: Run, seconds: float) -> None:
         """An epoch of a run took this long."""
         self._seconds[_kind(run)].append(seconds)
 
     def add_setup(self, seconds: float) -> None:
-        """Between two runs of a worker, this long went by outside of their epochs."""
+        """Count the seconds from the start of a run to its first epoch."""
         self._setups.append(seconds)
+
+    def add_end(self, seconds: float) -> None:
+        """Count the seconds from the last epoch of a run to its end."""
+        self._ends.append(seconds)
 
     def left(self, epochs: dict[str, int], running: Sequence[Run] = ()) -> float | None:
         """Seconds until all runs are finished, given the epochs that each has done; ``None`` before the first epoch.
@@ -44,8 +49,8 @@ class Estimate:
         """
         if not self._seconds:
             return None
-        setup = fmean(self._setups) if self._setups else 0.0
-        cost = {run.id: (run.epochs - epochs[run.id]) * self.epoch(run) for run in self.runs}
+        setup, end = (fmean(seconds) if seconds else 0.0 for seconds in (self._setups, self._ends))
+        cost = {run.id: (run.epochs - epochs[run.id]) * self.epoch(run) + end for run in self.runs}
         begun = {run.id for run in running}
         free = [cost[run.id] for run in running][: self.workers]
         free += [0.0] * (self.workers - len(free))

@@ -12,7 +12,7 @@ from rewire.lab.training.train import train
 from rewire.lab.training.trainer import Place, Report
 
 ATTEMPTS = 3  # how often the worker of a run may be killed before the run counts as failed
-Listen = Callable[[Run, dict[str, Any]], None]  # is called with every event: begin, step, epoch, done, failed, lost
+Listen = Callable[[Run, dict[str, Any]], None]  # is called with events: begin, start, step, epoch, done, failed, lost
 Outcome = dict[str, str | None]  # by the run's id: None if it is done, else why it failed
 
 

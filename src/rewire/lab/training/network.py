@@ -11,6 +11,7 @@ from rewire.core.dense_ops import mask_of, written_out
 from rewire.io.files import first_line
 from rewire.lab.data.augment import steps_per_epoch
 from rewire.lab.models.build import build
+from rewire.lab.references import MissingCodeError
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
 from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_in
@@ -75,6 +76,8 @@ def read_network(path: Path) -> Trained:
     try:
         run = Run.from_dict(state["run"])
         model = _build(run, about_data(run, state))
+    except MissingCodeError:
+        raise
     except (ValueError, TypeError, AttributeError, KeyError, RuntimeError) as error:
         raise ValueError(f"{file} does not name a run: {first_line(error)}") from error
     try:

@@ -17,8 +17,8 @@ def scattered(model, density=0.2, seed=0):
 
 
 def program(model, x):
-    """The program that a model uses for a sample, if it uses any."""
-    return None if model.programs is None else model.programs.by_shape.get(x.shape)
+    """The program that a model uses for samples of a shape, if it uses any."""
+    return None if model.programs is None else model.programs.by_shape.get(x.shape[1:])
 
 
 def small():

@@ -21,7 +21,7 @@ def watched(monkeypatch):
     """Counts the runs of programs."""
     runs = []
     run = packed_graph._PreparedProgram.run
-    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, x: runs.append(1) or run(self, x))
+    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, *given: runs.append(1) or run(self, *given))
     return runs
 
 

@@ -75,5 +75,5 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "rewire_avg_pool_backward": EntryPoint((_POOL, *[_ARRAY] * 3, *_THREADS)),
     # sample_program.cpp
     "rewire_sample_build_csr": EntryPoint((_LAYER, *_POSITIONS, _LONG, _ARRAY, _LONG, *[_ARRAY] * 2)),
-    "rewire_sample_run": EntryPoint((_STEPS, _INT, *[_ARRAY] * 3, *_THREADS)),
+    "rewire_sample_run": EntryPoint((_STEPS, _INT, _LONG, *[_ARRAY, _LONG] * 3, _INT, *_THREADS)),
 }

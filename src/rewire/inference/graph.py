@@ -20,10 +20,11 @@ from rewire.kernels.eligibility import is_eager, runs_native
 from rewire.kernels.library import native
 from rewire.kernels.sample.program import Program
 from rewire.kernels.threads import thread_count
-from rewire.kernels.tuning import MAX_SAMPLES
+from rewire.kernels.tuning import MAX_SAMPLES, PADDED_BATCH
 
 MAX_PROGRAMS = 8  # of samples of different shapes; each holds memory for all of its activations
-LAYER_BY_LAYER = 0  # instead of a number of workers: the batch kernels run
+LAYER_BY_LAYER = 0  # instead of a number of workers: the batch kernels run,
+PADDED = -1  # and this is the same, on a batch that is filled up to whole vectors
 REPEATS, HOPELESS = 3, 1.5  # measurements of a way to run a batch; a way that takes this much longer is measured once
 
 
@@ -122,7 +123,10 @@ class SamplePrograms:
             except NotLowerableError:
                 self.by_shape[shape] = None
         prepared = self.by_shape.get(shape)
-        return None if prepared is None else prepared.run(x, prepared.workers_for(model, x))
+        if prepared is None:
+            return None
+        workers = prepared.workers_for(model, x)
+        return _run_padded(model, x) if workers == PADDED else prepared.run(x, workers)
 
 
 def _no_programs() -> None:
@@ -141,7 +145,7 @@ class _PreparedProgram:
 
     def run(self, x: Tensor, workers: int) -> Tensor | None:
         """The output; ``None`` if the batch runs layer by layer, or if another thread is using the memory."""
-        if workers == LAYER_BY_LAYER or not self.lock.acquire(blocking=False):
+        if workers < 1 or not self.lock.acquire(blocking=False):
             return None
         try:
             return self._run_alone(x, workers)
@@ -159,7 +163,7 @@ class _PreparedProgram:
         return y
 
     def workers_for(self, model: PackedGraph, x: Tensor) -> int:
-        """How many samples run at once; ``LAYER_BY_LAYER`` if the batch kernels are faster."""
+        """How many samples run at once; ``LAYER_BY_LAYER`` or ``PADDED`` if the batch kernels are faster."""
         if len(x) == 1:
             return 1
         threads = thread_count()
@@ -174,7 +178,7 @@ class _PreparedProgram:
         return self.workers[key]
 
     def _fastest(self, model: PackedGraph, x: Tensor, candidates: set[int]) -> int:
-        """The fastest way to run a batch: one of the numbers of workers, or layer by layer."""
+        """The fastest way to run a batch: one of the numbers of workers, or layer by layer, padded or not."""
         try:
             with torch.no_grad():
                 lower(model, x)
@@ -183,6 +187,8 @@ class _PreparedProgram:
         if torch.are_deterministic_algorithms_enabled():  # the ways differ in rounding
             return max(candidates)
         ways: dict[int, Callable[[], object]] = {LAYER_BY_LAYER: partial(model.forward, x)}
+        if len(x) % PADDED_BATCH:
+            ways[PADDED] = partial(_run_padded, model, x)
         for workers in candidates:
             ways[workers] = partial(self._run_alone, x, workers)
         for run in ways.values():
@@ -192,6 +198,13 @@ class _PreparedProgram:
         for _ in range(REPEATS - 1):
             best |= {way: min(best[way], _seconds(run)) for way, run in ways.items() if best[way] <= limit}
         return min(best, key=best.__getitem__)
+
+
+def _run_padded(model: PackedGraph, x: Tensor) -> Tensor:
+    """The output of the batch kernels on the samples and on zeros behind them: vectors of the batch are full then."""
+    missing = -len(x) % PADDED_BATCH
+    y: Tensor = model.forward(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))
+    return y[: len(x)].contiguous()
 
 
 def _seconds(run: Callable[[], object]) -> float:

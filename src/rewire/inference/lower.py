@@ -21,8 +21,7 @@ from rewire.kernels.library import native
 from rewire.kernels.sample.activation import INPUT, OUTPUT, Activation, Kind, Step, Window
 from rewire.kernels.sample.layer_steps import Weights, layer_steps, margin_for
 from rewire.nn.coverage import extra_padding_of, geometry_of, no_kernel_reason
-from rewire.nn.fusion import leading_relu_limit
-from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, pool_window
+from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, leading_relu_limit, pool_window
 from rewire.nn.packed import NO_RELU, Packed, PackedConv2d, PackedLinear, kernel_class
 from rewire.nn.replace import HWCN_MODULES
 

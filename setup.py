@@ -1,12 +1,14 @@
 """Compiles the native kernels into the package where there is a C++ compiler; everything else is in pyproject.toml."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import warnings
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).parent / "src" / "rewire" / "kernels"
@@ -23,11 +25,23 @@ class BuildKernels(build_ext):
     """Plain shared libraries beside the package's Python files, for ordinary and editable installs alike."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile for every instruction set; without a compiler the reference implementation runs."""
-        folder = Path(self.get_ext_fullpath(ext.name)).parent
+        """Compile for every instruction set, unless the libraries beside the sources are still those of the sources.
+
+        Without a compiler the reference implementation runs.
+        """
+        builder, folder = _builder(), Path(self.get_ext_fullpath(ext.name)).parent
+        kept = {isa: builder.library_path(isa, KERNELS) for isa in builder.instruction_sets()}
+        if all(builder.is_current(path, isa) for isa, path in kept.items()):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in kept.values():
+                if path.parent.resolve() != folder.resolve():
+                    shutil.copy2(path, folder / path.name)
+            return
         try:
-            _builder().build(folder)
+            builder.build(folder)
         except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            if os.environ.get("REWIRE_KERNELS") == "required":  # `make wheel`: no release without them
+                raise
             warnings.warn(
                 f"the native sparse kernels were not built, slow plain-torch ones will run: {error}", stacklevel=1
             )
@@ -49,7 +63,15 @@ class BuildKernels(build_ext):
         return sorted(Path(self.build_lib, "rewire", "kernels").glob("librewire_*.so"))
 
 
+class OneWheelForAllPythons(bdist_wheel):
+    """The libraries use neither Python's nor torch's binary interface: one wheel per platform serves every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """As for an extension, without its Python and its interface."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     ext_modules=[Extension("rewire.kernels._native", sources=[])],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": OneWheelForAllPythons},
 )

@@ -32,5 +32,6 @@ exclude_patterns = ["results/*"]
 html_theme = "furo"
 html_title = "Rewire"
 html_static_path = ["_static"]
+html_css_files = ["home.css"]
 html_show_sourcelink = False
 pygments_style, pygments_dark_style = "friendly", "github-dark"

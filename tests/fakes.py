@@ -3,7 +3,7 @@
 import torch
 
 from rewire.core.layer import Signal, read_score
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 
 
 class ListLayer:
@@ -42,7 +42,7 @@ class ListLayer:
         inactive = set(range(len(values))) - set(self._active.tolist())
         strong = [i for i in inactive if values[i] >= floor and values[i] > 0]
         best = sorted(sorted(strong, key=lambda i: (-values[i].item(), i))[:k])
-        return Top(values[best], torch.tensor(best, dtype=torch.int64))
+        return ScoredPositions(values[best], torch.tensor(best, dtype=torch.int64))
 
 
 _ = None  # an inactive weight, so that layers read like pictures

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from rewire import _torch
 
@@ -174,6 +176,15 @@ def test_writes_to_a_tensor_are_counted():
         assert _torch.write_count(torch.zeros(3)) == -1
 
 
+def test_semi_structured_arrays_hold_half_of_the_values_and_where_they_are():
+    dense = torch.zeros(32, 64, dtype=torch.float16)
+    dense[:, ::4], dense[:, 3::4] = 1.0, 2.0
+    values, metadata = _torch.semi_structured_arrays(dense)
+    assert values.shape == (32, 32)
+    assert metadata.shape == (32, 4)
+    assert torch.equal(_torch.from_semi_structured(values, metadata), dense)
+
+
 SOURCE = Path(__file__).parents[1] / "src" / "rewire"
 PRIVATE = {
     *("_parameters", "_buffers", "_modules", "_version", "_local_tensor", "_forward_hooks", "_forward_pre_hooks"),
@@ -190,3 +201,37 @@ def test_no_other_file_uses_a_private_name_of_torch(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             private = [alias.name for alias in node.names if alias.name.startswith("_")]
             assert not private, f"{path}:{node.lineno} imports {private}: put it into _torch.py"
+
+
+def test_ddp_leaves_out_what_it_is_told_to():
+    """One process is enough to see it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model.register_buffer("mask", torch.ones(1))
+        _torch.ignore_in_ddp(model, {"0.weight"})
+        _torch.ignore_in_ddp(model, {"mask"})
+        wrapper = DistributedDataParallel(model)
+        others = [model[0].bias, *model[1].parameters()]
+        assert _torch.reduced_by_ddp(wrapper) == {id(parameter) for parameter in others}
+        assert wrapper.modules_buffers == []
+        assert wrapper.require_backward_grad_sync
+        with wrapper.no_sync():
+            assert not wrapper.require_backward_grad_sync
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_function_is_called_at_the_end_of_the_backward_pass():
+    calls = []
+    parameter = nn.Parameter(torch.ones(2))
+    last = nn.Parameter(torch.ones(2))
+
+    def hook(_):
+        if not calls:
+            _torch.call_after_backward(lambda: calls.append(("end", last.grad is not None)))
+        calls.append("hook")
+
+    parameter.register_post_accumulate_grad_hook(hook)
+    ((last * 2).sin() * parameter).sum().backward()
+    assert calls == ["hook", ("end", True)]

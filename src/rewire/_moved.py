@@ -17,9 +17,9 @@ _PARTS = (
     *("dense", "erdos_renyi", "erdos_renyi_kernel", "explicit", "uniform"),
 )
 NAMES = dict.fromkeys(_PARTS, "rewire.parts") | dict.fromkeys(
-    ("Context", "Edit", "Edited", "Layer", "LayerSpec", "Signal", "Top"), "rewire.core"
+    ("Context", "Edit", "Edited", "Layer", "LayerSpec", "Signal"), "rewire.core"
 )
-RENAMED = {"rewire": ("rewire.core", "plan_rewiring")}
+RENAMED = {"rewire": ("rewire.core", "plan_rewiring"), "Top": ("rewire.core", "ScoredPositions")}
 
 # A module that was split is looked for in all that it became.
 MODULES: dict[str, tuple[str, ...]] = {

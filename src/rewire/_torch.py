@@ -130,7 +130,39 @@ def ignore_buffers(wrapper: DistributedDataParallel, names: set[str]) -> None:
     wrapper._assign_modules_buffers()
 
 
+def ignore_in_ddp(model: nn.Module, names: set[str]) -> None:
+    """Let DDP leave out these parameters and buffers, given by their full names, when it wraps the model later."""
+    already: set[str] = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, already | names)
+
+
+def reduced_by_ddp(wrapper: DistributedDataParallel) -> set[int]:
+    """The ids of the parameters whose gradients DDP reduces."""
+    return {id(parameter) for parameter in wrapper._module_parameters}
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call a function at the end of the backward pass that is running, before ``backward`` returns."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
 def wrapped_by_ddp(wrapper: Any) -> nn.Module | None:
     """The model inside a DDP wrapper, which may not be complete yet."""
     module: nn.Module | None = wrapper.__dict__.get("_modules", {}).get("module")
     return module
+
+
+def semi_structured_arrays(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """The compressed values and the metadata of a 2:4 matrix, as the CUTLASS kernels read them; also on the CPU."""
+    from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass
+
+    values, metadata = sparse_semi_structured_from_dense_cutlass(dense)
+    return values, metadata
+
+
+def from_semi_structured(values: Tensor, metadata: Tensor) -> Tensor:
+    """The matrix of ``semi_structured_arrays``."""
+    from torch.sparse._semi_structured_conversions import sparse_semi_structured_to_dense_cutlass
+
+    dense: Tensor = sparse_semi_structured_to_dense_cutlass(values, metadata)
+    return dense

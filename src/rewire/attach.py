@@ -2,27 +2,37 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
 from rewire._lookup import choose
-from rewire._torch import buffers_of, parameters_of
-from rewire.core.dense_ops import is_expanded
+from rewire._torch import parameters_of
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
-from rewire.distributed.dtensor import local, whole
-from rewire.distributed.handshake import Fingerprint, Peers, find_peers, refuse_store_across_ranks
+from rewire.distributed.dtensor import whole
+from rewire.distributed.handshake import (
+    Fingerprint,
+    Peers,
+    find_peers,
+    given_peers,
+    leave_out_of_ddp,
+    refuse_store_across_ranks,
+)
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
-from rewire.model.state_names import POSITIONS, is_sparse
+from rewire.parts.constrained_start import fit_start
+from rewire.rewirer.refusals import refuse_missing_signals, refuse_unfit_weights, refuse_wrong_types
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Given, Optimizers
 from rewire.stores.packed import PackedStore
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 STORES: dict[str, type[MaskedStore] | type[PackedStore]] = {kind.name: kind for kind in (MaskedStore, PackedStore)}
 
@@ -39,6 +49,7 @@ def sparsify(
     init: str | None = None,
     seed: int = 0,
     on_rewire: Callable[[Rewiring], None] | None = None,
+    process_group: "ProcessGroup | None" = None,
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
@@ -53,6 +64,7 @@ def sparsify(
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
     trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
+    ``process_group``: the ranks that train copies of a packed model, if DDP wraps it after ``sparsify``.
 
     >>> model = nn.Linear(4, 5, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -60,37 +72,59 @@ def sparsify(
     >>> print(sparsify(model, optimizer, static(density=0.5)).nnz)
     10
     """
-    _refuse_wrong_types(model, optimizer, method, init)
+    refuse_wrong_types(model, optimizer, method, init)
     kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
-    _refuse_missing_signals(kind, method)
+    refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
-    _refuse_wrong_state(weights, optimizers)
+    refuse_unfit_weights(method, weights, optimizers)
     kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
-    peers = _agreeing_peers(wrapped, weights, Fingerprint.of(method, seed, kind, [one.spec for one in weights]))
-    parameters = [one.parameter for one in weights]
-    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
+    peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
+    context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
+    if process_group is not None:
+        stored.average_over(peers.copies[0])
+        leave_out_of_ddp(model, [layer.parameter for layer in stored.layers], stored.resized)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
 
 
-def _agreeing_peers(wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint) -> Peers:
+def _agreeing_peers(
+    wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint, group: "ProcessGroup | None"
+) -> Peers:
     """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
-    peers = find_peers(wrapped, [one.parameter for one in weights], [one.spec.name for one in weights])
-    if peers.others:
+    parameters, names = [one.parameter for one in weights], [one.spec.name for one in weights]
+    if group is not None:
+        peers = given_peers(group, wrapped, parameters, names)
+        peers.verify_agreement(fingerprint)
+        for parameter in parameters:  # as DDP does for the parameters that it is not told to ignore
+            if not parameter.is_meta:
+                peers.copies[0].broadcast(parameter.detach())
+        return peers
+    peers = find_peers(wrapped, parameters, names)
+    if peers.exist:
         refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
     return peers
 
 
+def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: int) -> Context:
+    """What a start may read."""
+    parameters = [one.parameter for one in weights]
+    return Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+
+
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
-    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    specs = [one.spec for one in weights]
+    active = first_positions(method, specs, _budget(method, weights), context)
+    if method.constraint is not None:
+        active = fit_start(method.constraint, method.start, active, specs, method.density(0), context)
     if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
         peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
     return active
@@ -113,48 +147,6 @@ class _Weights(Sequence[Tensor]):
         if isinstance(index, slice):
             return [whole(one.parameter.detach()) for one in self._weights[index]]
         return whole(self._weights[index].parameter.detach())
-
-
-def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
-    optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
-    expected = (
-        (model, nn.Module, "model"),
-        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
-        (method, Method, "method"),
-    )
-    for given, kind, name in expected:
-        if not isinstance(given, kind):
-            hint = " (call the method: rewire.ggr(density=...))" if name == "method" else ""
-            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
-    if init not in (None, "fan_in"):
-        raise ValueError(f"init must be None or 'fan_in', not {init!r}")
-
-
-def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: Method) -> None:
-    missing = method.signals - kind.supplies
-    if missing:
-        raise ValueError(
-            f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
-        )
-
-
-def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
-    for one in weights:
-        if not is_sparse(one.module):
-            continue
-        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
-        raise ValueError(
-            f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
-            "for a copy, build the model anew, sparsify it and load the state_dict"
-        )
-    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
-    if expanded:
-        raise ValueError(
-            f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
-        )
-    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
-        raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
 
 
 def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:

@@ -1,10 +1,7 @@
 """Files of an earlier version are read and gone on with: bit for bit on the processor that wrote them, else closely."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from tests.compatibility import write_files as written
 import rewire
 from rewire.distributed import load_latest
 from rewire.io import load_csr
+from rewire.lab.cli.main import main
 
 FILES = Path(__file__).parent / "files"
 EXACT = written.processor() == json.loads((FILES / "processor.json").read_text())
@@ -60,13 +58,16 @@ def resumed(file, store):
     return objects
 
 
-def command(*words):
-    """The command ``rewire`` in a process of its own; what it prints."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    words = [sys.executable, "-m", "rewire.lab", *map(str, words)]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command ``rewire``: what it prints."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words):
+        main([*map(str, words)])
+        return capsys.readouterr().out
+
+    return run
 
 
 # --- the three state_dicts --------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def accuracy(folder):
     return f"{100 * json.loads((folder / 'result.json').read_text())['accuracy']:.2f}"
 
 
-def test_runs_are_listed_under_the_ids_that_they_had():
+def test_runs_are_listed_under_the_ids_that_they_had(command):
     told = command("runs", FILES / "runs")
     assert "2 done, 0 running, 0 failed, 2 planned" in told
     for name in written.RUNS:
@@ -186,7 +187,7 @@ def test_runs_are_listed_under_the_ids_that_they_had():
         assert ["planned" in row and "1/3" in row for row in rows] == [False, True]
 
 
-def test_a_report_is_made_of_them(tmp_path):
+def test_a_report_is_made_of_them(tmp_path, command):
     folder = shutil.copytree(FILES / "runs" / "finished", tmp_path / "finished")
     told, page = command("report", folder), (folder / "report.html").read_text()
     for name in written.RUNS:
@@ -195,20 +196,20 @@ def test_a_report_is_made_of_them(tmp_path):
 
 
 @pytest.mark.parametrize("name", written.RUNS)
-def test_inspect_tells_the_same_about_a_run(name):
+def test_inspect_tells_the_same_about_a_run(name, command):
     found = json.loads(command("inspect", FILES / "runs" / "finished" / name, "--json"))
     assert found == json.loads((FILES / "runs" / f"inspect-{name}.json").read_text())
 
 
 @pytest.mark.parametrize("name", written.RUNS)
-def test_an_interrupted_run_goes_on_to_the_same_result(tmp_path, name):
+def test_an_interrupted_run_goes_on_to_the_same_result(tmp_path, name, command):
     folder = shutil.copytree(FILES / "runs" / "interrupted" / name, tmp_path / name)
     command("train", "--resume", folder)
     # Losses are summed in float32.
     assert_same(run_files(folder), run_files(FILES / "runs" / "finished" / name), near=1e-5)
 
 
-def test_a_finished_run_is_not_repeated(tmp_path):
+def test_a_finished_run_is_not_repeated(tmp_path, command):
     folder = shutil.copytree(FILES / "runs" / "finished" / "masked", tmp_path / "masked")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert f"{accuracy(folder)}%" in command("train", "--resume", folder)

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewire.core.topology import Top, merge, sample_inactive, top
+from rewire.core.topology import ScoredPositions, merge, sample_inactive, topk_mask
 from rewire.parts.apportion import apportion
 
 # --- apportion ---------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_apportion_does_not_depend_on_the_order(weights, random):
 
 @given(st.lists(st.integers(-4, 4), max_size=30), st.integers(0, 35), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_top_equals_a_sort_with_ties_in_order(values, k, dtype):
-    chosen = top(torch.tensor(values, dtype=dtype), k)
+    chosen = topk_mask(torch.tensor(values, dtype=dtype), k)
     expected = sorted(sorted(range(len(values)), key=lambda i: (-values[i], i))[:k])
     assert chosen.nonzero().squeeze(1).tolist() == expected
 
@@ -77,13 +77,13 @@ def test_top_agrees_with_torch_where_there_are_no_ties():
     for k in (1, 10, 999, 1000):
         expected = torch.zeros(1000, dtype=torch.bool)
         expected[torch.topk(values, k).indices] = True  # no ties among normal draws
-        assert torch.equal(top(values, k), expected)
-        assert torch.equal(top(values.half(), k).sum(), torch.tensor(k))  # the path for other types
+        assert torch.equal(topk_mask(values, k), expected)
+        assert torch.equal(topk_mask(values.half(), k).sum(), torch.tensor(k))  # the path for other types
 
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=8), min_size=1, max_size=5), st.integers(0, 20))
 def test_merge_equals_one_global_sort_with_ties_by_list_then_position(lists, k):
-    tops = [Top(torch.tensor(v, dtype=torch.float32), torch.arange(len(v)) * 2) for v in lists]
+    tops = [ScoredPositions(torch.tensor(v, dtype=torch.float32), torch.arange(len(v)) * 2) for v in lists]
     everything = [(-value, i, 2 * j) for i, values in enumerate(lists) for j, value in enumerate(values)]
     expected = sorted(everything)[:k]
     for i, one in enumerate(merge(tops, k)):
@@ -91,8 +91,8 @@ def test_merge_equals_one_global_sort_with_ties_by_list_then_position(lists, k):
 
 
 def test_merge_compares_scaled_values_but_keeps_the_raw_ones():
-    a = Top(torch.tensor([10.0, 8.0]), torch.tensor([0, 1]))
-    b = Top(torch.tensor([1.0]), torch.tensor([0]))
+    a = ScoredPositions(torch.tensor([10.0, 8.0]), torch.tensor([0, 1]))
+    b = ScoredPositions(torch.tensor([1.0]), torch.tensor([0]))
     first, second = merge([a, b], 2, scales=[10.0, 0.5])  # 1.0, 0.8 against 2.0
     assert first.values.tolist() == [10.0]
     assert second.values.tolist() == [1.0]

@@ -17,6 +17,7 @@ VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
         "ggr",
         {"growth": "gradient", "parts": {"allocate": rewire.parts.GlobalTop(scale="layer")}},
     ),
+    "a sample": ("ggr", {"sample": 1.0}),
     "connected and redrawn": ("ggr", {"start": "connected-erk", "init": "fan_in"}),
     "rigl without regrowth": ("rigl", {"parts": {"regrow_dropped": False}}),
     "network-wide snfs": ("snfs", {"parts": {"drop": rewire.parts.Lowest(scope="network")}}),

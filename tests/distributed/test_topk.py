@@ -13,7 +13,7 @@ import rewire
 from rewire.core.across_layers import mean_magnitudes
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, total
-from rewire.core.topology import Top, merge
+from rewire.core.topology import ScoredPositions, merge
 from rewire.core.validate import check_drop
 from rewire.distributed.group import Traffic
 from rewire.distributed.topk import Shards
@@ -83,7 +83,7 @@ LISTS = st.lists(st.lists(VALUES, min_size=0, max_size=12), min_size=1, max_size
 
 
 def tops_of(lists, dtype=torch.float64):
-    return [Top(torch.tensor(one, dtype=torch.float64).to(dtype), torch.arange(len(one))) for one in lists]
+    return [ScoredPositions(torch.tensor(one, dtype=torch.float64).to(dtype), torch.arange(len(one))) for one in lists]
 
 
 def joined(parts):

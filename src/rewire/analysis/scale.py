@@ -4,6 +4,7 @@ Formulas, not measurements; tests compare them with what small runs send and hol
 collectives. What a part of a method sends is declared by the part itself (``rewire.parts.collectives``).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,11 @@ import torch
 from rewire.core.layer import LayerSpec, Signal
 from rewire.core.method import Method
 from rewire.core.score import basic_signals
+from rewire.distributed.averaging import divide
 from rewire.distributed.group import Traffic, gathered, summed
 from rewire.distributed.topk import DIGITS
 from rewire.parts.collectives import Collectives, Gather, Select
+from rewire.stores.inactive_gradient import TILE
 
 
 def transformer(blocks: int, width: int, hidden: int) -> list[LayerSpec]:
@@ -37,6 +40,35 @@ def rewiring_ddp(layers: int, ranks: int) -> Traffic:
     Traffic(collectives=1, bytes=88.0)
     """
     return Traffic(1, gathered(layers + 1, ranks))
+
+
+def step_packed(nnz: Sequence[int], ranks: int, dtype: torch.dtype = torch.float32) -> Traffic:
+    """What each rank sends at an ordinary step of a packed model: the gradients of the weights that exist.
+
+    ``nnz``: of each layer. Biases and normalisation layers are left to DDP and not counted.
+
+    >>> step_packed([300, 700], ranks=2)
+    Traffic(collectives=1, bytes=4008.0)
+    """
+    buckets = divide([torch.empty(size, dtype=dtype, device="meta") for size in reversed(nnz)])
+    return Traffic(len(buckets), summed(sum(nnz) + len(nnz), ranks, dtype.itemsize))
+
+
+def rewiring_packed(shapes: Sequence[Sequence[int]], ranks: int, dtype: torch.dtype = torch.float32) -> Traffic:
+    """What each rank sends at a rewiring of a packed model that ranks all gradients: their sums over the ranks.
+
+    ``shapes``: of the dense weights, without groups. Methods that read no inactive gradient send as much as a masked
+    model, ``rewiring_ddp``; with a sample only the sampled gradients are summed.
+
+    >>> rewiring_packed([(300, 784), (10, 300)], ranks=2)
+    Traffic(collectives=5, bytes=952840.0)
+    """
+    sent = rewiring_ddp(len(shapes), ranks)
+    for rows, *rest in shapes:
+        row = math.prod(rest)
+        tiles = -(-rows // max(TILE // row, 1))
+        sent += Traffic(tiles, summed(rows * row, ranks, dtype.itemsize)) + Traffic(1, gathered(1, ranks))
+    return sent
 
 
 def rewiring_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = torch.float32) -> Traffic:

@@ -9,6 +9,6 @@ from rewire.core.method import Rewiring as Rewiring
 from rewire.core.method import plan_rewiring as plan_rewiring
 from rewire.core.score import Score as Score
 from rewire.core.topology import Edit as Edit
-from rewire.core.topology import Top as Top
+from rewire.core.topology import ScoredPositions as ScoredPositions
 from rewire.core.views import Captured as Captured
 from rewire.core.views import Edited as Edited

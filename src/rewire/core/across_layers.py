@@ -9,14 +9,14 @@ from torch import Tensor
 from rewire.core.layer import Layer, numel
 from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top, merge
+from rewire.core.topology import ScoredPositions, merge
 
 EXPONENT_OF_ZERO = -(1 << 20)  # lower than that of any number
 
 
 def largest_inactive(
     layers: Sequence[Layer], signal: AnySignal, k: int, scales: Sequence[float] | None = None, ranks: Ranks = ALONE
-) -> list[Top]:
+) -> list[ScoredPositions]:
     """The ``k`` largest ``|signal|`` at the inactive positions of all layers, as one list per layer.
 
     Streaming: layer by layer, keeping the k largest so far. The smallest of those is the floor below which the next
@@ -24,7 +24,7 @@ def largest_inactive(
     not change the answer. With ``scales``, the values of a layer are divided by its scale for the comparison.
     """
     scales = scales or [1.0] * len(layers)
-    tops: dict[int, Top] = {}
+    tops: dict[int, ScoredPositions] = {}
     floor = 0.0
     for i in sorted(range(len(layers)), key=lambda i: -numel(layers[i])):
         # With scales, slightly below the floor: multiplying back could round a tie away, and merge() decides exactly.

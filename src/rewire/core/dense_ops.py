@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewire.core.topology import Top, top
+from rewire.core.topology import ScoredPositions, topk_mask
 
 TILE = {"cpu": 1 << 16}  # elements: a tile and its scratch stay in a core's cache
 ELSEWHERE = 1 << 24  # on an accelerator every tile costs a synchronisation, so they are larger
@@ -79,7 +79,7 @@ def tiles(one: Tensor, two: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield at * row, one[at : at + rows].reshape(-1), two[at : at + rows].reshape(-1)
 
 
-def top_where_inactive(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> Top:
+def top_where_inactive(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) -> ScoredPositions:
     """The ``k`` largest ``|dense|`` where the mask is off, of those at or above ``floor`` and not zero. Exact.
 
     A first threshold is guessed from a sample; should it prove too high, the tiles are read once more without it.
@@ -103,7 +103,7 @@ def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
 
 def top_of_tiles(
     pieces: Iterable[tuple[int, Tensor, Tensor]], k: int, floor: float, like: Tensor, numel: int | None = None
-) -> Top:
+) -> ScoredPositions:
     """Keep what reaches the floor, tile by tile; with a quarter too many, discard the smallest and raise the floor.
 
     A tile is its first position, its values and which of them are used. ``like`` gives dtype and device, and the
@@ -112,7 +112,7 @@ def top_of_tiles(
     numel = like.numel() if numel is None else numel
     best = _BestSoFar(min(k, numel), like, numel)
     for begin, tile, used in pieces if best.k > 0 else ():
-        best.add(_candidates(tile, used, floor), begin)
+        best.add(_largest_candidates(tile, used, best.k, floor), begin)
         if best.count > best.k + best.k // 4:
             floor = best.discard_rest()
     best.discard_rest()
@@ -129,7 +129,7 @@ class _BestSoFar:
         self._values = torch.empty(room, dtype=like.dtype, device=like.device)
         self._positions = torch.empty(room, dtype=narrow, device=like.device)
 
-    def add(self, found: Top, begin: int) -> None:
+    def add(self, found: ScoredPositions, begin: int) -> None:
         """Candidates of a tile, which begins at a position."""
         found = found.largest(self.k)
         end = self.count + len(found)
@@ -139,7 +139,7 @@ class _BestSoFar:
 
     def discard_rest(self) -> float:
         """Keep the ``k`` largest, in place and in order. Returns the smallest of them, or 0 if there is none."""
-        marks = top(self._values[: self.count], self.k)
+        marks = topk_mask(self._values[: self.count], self.k)
         size, self.count = TILE.get(marks.device.type, ELSEWHERE), 0
         for begin in range(0, len(marks), size):
             rows = marks[begin : begin + size].nonzero().squeeze(1) + begin
@@ -149,18 +149,28 @@ class _BestSoFar:
             self.count = end
         return float(self._values[: self.count].min()) if self.count else 0.0
 
-    def top(self) -> Top:
+    def top(self) -> ScoredPositions:
         """The candidates."""
-        return Top(self._values[: self.count].clone(), self._positions[: self.count].long())
+        return ScoredPositions(self._values[: self.count].clone(), self._positions[: self.count].long())
 
 
-def _candidates(tile: Tensor, used: Tensor, floor: float) -> Top:
+def _largest_candidates(tile: Tensor, used: Tensor, k: int, floor: float) -> ScoredPositions:
+    """The candidates of a tile; without a floor, a number of the largest, the ``k`` largest among them."""
+    guess = 0.0 if floor > 0 else _guess(tile, k)
+    if guess > 0:
+        found = _candidates(tile, used, guess)
+        if len(found) >= k:
+            return found
+    return _candidates(tile, used, floor)
+
+
+def _candidates(tile: Tensor, used: Tensor, floor: float) -> ScoredPositions:
     """Where ``|tile| >= floor``, not zero and not used. On the CPU numpy finds the few hits several times faster."""
     if tile.device.type == "cpu" and tile.dtype in (torch.float32, torch.float64):
         values = np.abs(tile.detach().numpy())
         hits = np.flatnonzero(values >= floor if floor > 0 else values > 0)
         hits = hits[~used.numpy()[hits]]
-        return Top(torch.from_numpy(values[hits]), torch.from_numpy(hits))
+        return ScoredPositions(torch.from_numpy(values[hits]), torch.from_numpy(hits))
     size = tile.abs()
     free = (size >= floor if floor > 0 else size > 0) & ~used
-    return Top(size[free], free.nonzero().squeeze(1))
+    return ScoredPositions(size[free], free.nonzero().squeeze(1))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.score import AnySignal, ScoreLike, evaluate
 from rewire.core.score import Signal as Signal
-from rewire.core.topology import Edit, Top
+from rewire.core.topology import Edit, ScoredPositions
 
 
 class Layer(Protocol):
@@ -43,7 +43,7 @@ class Layer(Protocol):
     def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
         """The signal or score at sorted inactive positions that this process holds, in their order."""
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest ``|signal|``, of those at or above ``floor`` and not zero."""
 
 
@@ -98,6 +98,12 @@ class Context:
         key = f"{self.seed}/{self.step}/{layer}/{purpose}".encode()
         digest = hashlib.blake2b(key, digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def spec_of(layer: Layer) -> LayerSpec:
+    """The spec of a layer; of one that has none, its name and shape."""
+    spec = getattr(layer, "spec", None)
+    return spec if isinstance(spec, LayerSpec) else LayerSpec(layer.name, layer.shape)
 
 
 def numel(layer: Layer) -> int:

@@ -7,7 +7,7 @@ Decisions about whole layers go through ``Ranks``. In a single process they cost
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from rewire.core.topology import Top, merge
+from rewire.core.topology import ScoredPositions, merge
 
 
 class Ranks(Protocol):
@@ -20,10 +20,12 @@ class Ranks(Protocol):
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks."""
 
-    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+    def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """The ``k`` largest entries of each list over all ranks; returns those that this process holds."""
 
-    def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+    def merge(
+        self, tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None
+    ) -> list[ScoredPositions]:
         """``topology.merge`` of the lists of all ranks; returns the entries that this process holds."""
 
 
@@ -36,11 +38,13 @@ class Alone:
         """The numbers of the only rank."""
         return [list(numbers)]
 
-    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+    def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """The ``k`` largest entries of each list."""
         return [one.largest(k) for one, k in zip(tops, ks, strict=True)]
 
-    def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+    def merge(
+        self, tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None
+    ) -> list[ScoredPositions]:
         """The ``k`` largest entries of all lists."""
         return merge(tops, k, scales)
 

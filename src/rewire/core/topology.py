@@ -1,6 +1,8 @@
 """Integer maths on flat positions: the top-k with its rule for ties, merging, sampling without replacement.
 
 Nothing here knows about layers, stores or methods. Positions are ``int64`` indices into a flattened weight.
+The rule for ties, of equal values the first, is in ``joint_topk_masks``; ``distributed.topk`` repeats it for several
+ranks.
 """
 
 from collections.abc import Sequence
@@ -12,8 +14,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Top:
-    """Positions with their values, such as the largest of a layer; sorted by position."""
+class ScoredPositions:
+    """Positions and a value for each, such as the largest gradients of a layer; sorted by position, not by value."""
 
     values: Tensor
     positions: Tensor
@@ -21,14 +23,14 @@ class Top:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def where(self, mask: Tensor) -> "Top":
+    def where(self, mask: Tensor) -> "ScoredPositions":
         """The entries for which a bool tensor is true."""
         rows = mask.nonzero().squeeze(1)
-        return Top(self.values.index_select(0, rows), self.positions.index_select(0, rows))
+        return ScoredPositions(self.values.index_select(0, rows), self.positions.index_select(0, rows))
 
-    def largest(self, k: int) -> "Top":
+    def largest(self, k: int) -> "ScoredPositions":
         """The ``k`` entries of largest value; of equal ones the first."""
-        return self if k >= len(self) else self.where(top(self.values, k))
+        return self if k >= len(self) else self.where(topk_mask(self.values, k))
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,20 @@ class Edit:
     value: Tensor
 
 
-def top(values: Tensor, k: int) -> Tensor:
+def topk_mask(values: Tensor, k: int) -> Tensor:
     """A bool tensor that is true at the ``k`` largest values; of equal ones the first, on every device.
 
-    >>> top(torch.tensor([1.0, 3.0, 2.0, 3.0, 3.0]), 2)
+    >>> topk_mask(torch.tensor([1.0, 3.0, 2.0, 3.0, 3.0]), 2)
     tensor([False,  True, False,  True, False])
     """
-    return top_of_all([values], k)[0]
+    return joint_topk_masks([values], k)[0]
 
 
-def top_of_all(lists: Sequence[Tensor], k: int) -> list[Tensor]:
+def joint_topk_masks(lists: Sequence[Tensor], k: int) -> list[Tensor]:
     """Bool tensors that are true at the ``k`` largest values of several lists. Of equal values the first are taken.
 
-    ``torch.topk`` promises nothing about ties, so only the k-th largest value is computed. Nothing is sorted.
+    ``torch.topk`` may return any of several equal values. So only the k-th largest value is computed, by selection;
+    everything above it is taken, and then the first of those equal to it.
     """
     if k <= 0 or k >= sum(map(len, lists)):
         return [torch.full_like(values, k > 0, dtype=torch.bool) for values in lists]
@@ -77,21 +80,21 @@ def _kth_largest(lists: Sequence[Tensor], k: int) -> Tensor:
     return torch.topk(torch.cat([values.to(device) for values in lists]), k, sorted=False).values.min()
 
 
-def merge(tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+def merge(tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None) -> list[ScoredPositions]:
     """The ``k`` largest entries of several lists, as one list each.
 
     Of equal entries, those of earlier lists are taken. With ``scales``, the values of a list are divided by its scale
     for the comparison only.
 
-    >>> a = Top(torch.tensor([5.0, 1.0]), torch.tensor([0, 3]))
-    >>> b = Top(torch.tensor([4.0, 1.0]), torch.tensor([8, 9]))
+    >>> a = ScoredPositions(torch.tensor([5.0, 1.0]), torch.tensor([0, 3]))
+    >>> b = ScoredPositions(torch.tensor([4.0, 1.0]), torch.tensor([8, 9]))
     >>> [one.positions.tolist() for one in merge([a, b], 3)]
     [[0, 3], [8]]
     """
     if sum(map(len, tops)) <= k:
         return list(tops)
     divisors = scales or [1.0] * len(tops)
-    masks = top_of_all([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
+    masks = joint_topk_masks([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
     return [one.where(mask) for one, mask in zip(tops, masks, strict=True)]
 
 
@@ -121,6 +124,18 @@ def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generat
     return nth_inactive(distinct(numel - len(active), k, generator), active)
 
 
+def contains(many: Tensor, positions: Tensor) -> Tensor:
+    """Which of the positions are in a sorted list.
+
+    >>> contains(torch.tensor([1, 3, 4]), torch.tensor([4, 2]))
+    tensor([ True, False])
+    """
+    if not len(many):
+        return torch.zeros_like(positions, dtype=torch.bool)
+    slots = torch.searchsorted(many, positions).clamp_(max=len(many) - 1)
+    return many[slots] == positions
+
+
 def nth_inactive(indices: Tensor, active: Tensor, start: int = 0) -> Tensor:
     """The positions at these indices of the sorted list of inactive positions from ``start`` on; ``active`` is sorted.
 
@@ -142,6 +157,6 @@ def distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
     drawn = torch.empty(0, dtype=torch.int64)
     while len(drawn) < k:
         # Redrawing only the missing ones keeps every subset equally likely: each new number is uniform over the rest.
-        more = torch.randint(m, (k - len(drawn),), generator=generator)
-        drawn = torch.unique(torch.cat([drawn, more]))
+        more = torch.unique(torch.randint(m, (k - len(drawn),), generator=generator))
+        drawn = insert(more[~contains(drawn, more)], drawn)
     return drawn

@@ -1,4 +1,4 @@
-"""The two collectives that rewiring uses, with an account of what they send."""
+"""The collectives that sparse training uses, with an account of what they send."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ def gathered(numbers: int, ranks: int) -> float:
     return 8.0 * numbers * (ranks - 1)
 
 
-def summed(numbers: int, ranks: int) -> float:
+def summed(numbers: int, ranks: int, itemsize: int = 8) -> float:
     """The bytes that each of ``ranks`` sends when all learn the sums, in a ring."""
-    return 2 * 8.0 * numbers * (ranks - 1) / ranks
+    return 2.0 * itemsize * numbers * (ranks - 1) / ranks
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Group:
         self.index, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic()
 
+    def with_own_account(self) -> "Group":
+        """The same ranks, with what is sent counted from zero."""
+        return Group(self._group, self._device)
+
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks. All give equally many."""
         if not numbers or self.size == 1:
@@ -63,6 +67,25 @@ class Group:
             counts = away.to(counts.device)
             self.traffic += Traffic(1, summed(counts.numel(), self.size))
         return counts
+
+    def average(self, values: Tensor) -> Tensor:
+        """The mean of floats over the ranks, in place."""
+        work = self.start_sum(values.div_(self.size))
+        if work is not None:
+            work.wait()
+        return values
+
+    def start_sum(self, values: Tensor) -> dist.Work | None:
+        """Start to add floats over the ranks, in place; wait for what is returned, if anything."""
+        if self.size == 1:
+            return None
+        self.traffic += Traffic(1, summed(values.numel(), self.size, values.element_size()))
+        return dist.all_reduce(values, group=self._group, async_op=True)
+
+    def broadcast(self, values: Tensor) -> None:
+        """Give all ranks the values of the first one, in place."""
+        if self.size > 1:
+            dist.broadcast(values, dist.get_global_rank(self._group, 0), group=self._group)
 
     def exchange(self, something: Any) -> list[Any]:
         """The objects of all ranks, in the order of the ranks. Pickles them: for the start, not for every rewiring."""

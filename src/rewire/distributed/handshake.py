@@ -6,6 +6,7 @@ Ordinary steps call no collective. If ranks differ, all of them notice and all r
 """
 
 import gc
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -15,13 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rewire._torch import ignore_buffers, inside_compiled, parameters_of, wrapped_by_ddp
+from rewire._torch import ignore_buffers, ignore_in_ddp, inside_compiled, parameters_of, wrapped_by_ddp
 from rewire.core.method import Method
 from rewire.core.ranks import ALONE, Ranks
 from rewire.distributed.dtensor import is_sharded, sharded_by_rows
 from rewire.distributed.group import Group, Traffic
 from rewire.distributed.topk import Shards
-from rewire.model.state_names import mask_name
+from rewire.model.state_names import POSITIONS, mask_name
 
 
 class NamedShape(Protocol):
@@ -70,13 +71,13 @@ class Peers:
         self.shards, self.copies = shards, list(copies)
 
     @property
-    def others(self) -> bool:
-        """Whether there are any."""
+    def exist(self) -> bool:
+        """Whether other processes train the same model."""
         return self.shards is not None or bool(self.copies)
 
     @property
     def ranks(self) -> Ranks:
-        """Who holds the layers."""
+        """The ranks that a top-k runs over: those with the shards, or this process alone."""
         return ALONE if self.shards is None else self.shards
 
     @property
@@ -89,7 +90,7 @@ class Peers:
         """Raise on every rank if their fingerprints differ."""
         everyone: list[Any] = [asdict(fingerprint)]
         for group in [*([] if self.shards is None else [self.shards.group]), *self.copies]:
-            everyone = [one for many in group.exchange(everyone) for one in many]
+            everyone = list(itertools.chain.from_iterable(group.exchange(everyone)))
         for what, first in everyone[0].items():
             other = next((rank for rank, one in enumerate(everyone) if one[what] != first), None)
             if other is not None:
@@ -136,10 +137,27 @@ def find_peers(
             raise ValueError(f"{sharded[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
         return _sharded(parameters, names)
     given = _ddp(model)
-    wrappers = [given] if given is not None else _ddp_around(parameters) if search else []
+    wrappers = [given] if given is not None else ddp_around(parameters) if search else []
     for wrapper in wrappers:
         leave_masks_alone(wrapper)
     return Peers(copies=[Group(wrappers[-1].process_group, parameters[0].device)] if wrappers else [])
+
+
+def given_peers(
+    group: dist.ProcessGroup, model: nn.Module, parameters: Sequence[nn.Parameter], names: Sequence[str]
+) -> Peers:
+    """The ranks of a process group, each of which holds a copy of these parameters."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("process_group was given, but torch.distributed is not initialised: init_process_group first")
+    if _ddp(model) is not None:
+        raise ValueError(
+            "process_group was given together with a model that DDP has wrapped: give sparsify the model itself, "
+            "build the optimizer from its parameters, and wrap it in DDP after sparsify"
+        )
+    sharded = next((name for one, name in zip(parameters, names, strict=True) if is_sharded(one)), None)
+    if sharded is not None:
+        raise ValueError(f"process_group names ranks with copies of the model, but {sharded} is sharded: leave it out")
+    return Peers(copies=[Group(group, parameters[0].device)])
 
 
 def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
@@ -162,7 +180,7 @@ def _ddp(model: nn.Module | None) -> DistributedDataParallel | None:
     return model
 
 
-def _ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
+def ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
     """The wrappers that reduce the gradients of these parameters. They keep no list: the garbage collector is asked."""
     ours = {id(one) for one in parameters}
     # issubclass would take many times longer
@@ -181,6 +199,17 @@ def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
     ignore_buffers(wrapper, {mask_name(name) for name, parameter in parameters if parameter.dim() > 1})
 
 
+def leave_out_of_ddp(model: nn.Module, sparse: Sequence[nn.Parameter], resized: Sequence[nn.Parameter]) -> None:
+    """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
+    ignored = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if any(parameter is one for one in sparse):
+            ignored.add(mask_name(name))
+        if any(parameter is one for one in resized):
+            ignored |= {name, name.removesuffix("weight") + POSITIONS}
+    ignore_in_ddp(model, ignored)
+
+
 def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint: Fingerprint) -> Peers:
     """Before a step: look for ranks that were not known yet, and verify that all agree.
 
@@ -192,9 +221,9 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
                 f"{layer.name} was sharded after sparsify: call fully_shard first, then build the optimizer from "
                 "model.parameters(), then sparsify"
             )
-    if not peers.others:
+    if not peers.exist:
         peers = find_peers(model, [layer.parameter for layer in layers], [layer.name for layer in layers], search=True)
-    if peers.others:
+    if peers.exist:
         if fingerprint.rewires:
             refuse_store_across_ranks(fingerprint)
         peers.verify_agreement(fingerprint)
@@ -202,10 +231,10 @@ def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint
 
 
 def refuse_store_across_ranks(fingerprint: Fingerprint) -> None:
-    """Raise if a rewiring resizes the weights, and ranks gradients that no rank has for the data of all."""
+    """Raise if a rewiring resizes weights that DDP or FSDP reduces."""
     if not fingerprint.spans_ranks:
         raise ValueError(
-            f"store={fingerprint.store!r} does not work with DDP or FSDP: a rewiring resizes the weights, and ranks "
-            "gradients that no rank has for the data of all. Use store='masked' (a static packed model may be wrapped "
-            "in DDP after sparsify)"
+            f"store={fingerprint.store!r} resizes weights, which DDP and FSDP cannot follow. For DDP, call "
+            "sparsify(..., process_group=torch.distributed.group.WORLD) before wrapping: it averages the gradients of "
+            "the packed weights itself, and DDP those of the others. Or use store='masked'"
         )

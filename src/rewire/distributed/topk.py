@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rewire.core.topology import Top, merge
+from rewire.core.topology import ScoredPositions, merge
 from rewire.distributed.group import Group
 
 DIGITS = 256
@@ -34,14 +34,16 @@ class Shards:
         """The numbers of every rank."""
         return self.group.gather(numbers)
 
-    def largest(self, tops: Sequence[Top], ks: Sequence[int]) -> list[Top]:
+    def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """Of each list, joined over the ranks, the part of its ``k`` largest that this process holds."""
         if not any(ks):
             return [one.largest(0) for one in tops]
         near = [one.largest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
         return self._select(near, [one.values for one in near], list(range(len(tops))), ks)
 
-    def merge(self, tops: Sequence[Top], k: int, scales: Sequence[float] | None = None) -> list[Top]:
+    def merge(
+        self, tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None
+    ) -> list[ScoredPositions]:
         """The part of the ``k`` largest of all lists of all ranks that this process holds."""
         if k <= 0:
             return [one.largest(0) for one in tops]
@@ -51,8 +53,8 @@ class Shards:
         return self._select(near, scaled, [0] * len(near), [k])
 
     def _select(
-        self, tops: Sequence[Top], values: Sequence[Tensor], contest: Sequence[int], ks: Sequence[int]
-    ) -> list[Top]:
+        self, tops: Sequence[ScoredPositions], values: Sequence[Tensor], contest: Sequence[int], ks: Sequence[int]
+    ) -> list[ScoredPositions]:
         """Keep the winners of each contest; ``contest`` says in which one a list takes part."""
         keys, bits = _keys(values)
         lengths = torch.tensor([len(one) for one in values], device=keys.device)

@@ -53,8 +53,8 @@ class ProgramBuilder(fx.Interpreter):
         self.steps: list[Step] = []
         self.samples = 1  # the size of the batch
         self.activations: dict[fx.Node, Activation] = {}
-        self.aliases: dict[fx.Node, fx.Node] = {}  # nodes whose output is, in torch, the memory of another node's
-        self.deferred: set[fx.Node] = set()  # layers that are lowered together with the sum that reads them
+        self.aliases: dict[fx.Node, fx.Node] = {}  # nodes whose output shares memory with their input, such as flatten
+        self.deferred: set[fx.Node] = set()  # layers that wait for the sum behind them, to be lowered with it
         called = [self.fetch_attr(str(node.target)) for node in model.graph.nodes if node.op == "call_module"]
         convolutions = [module for module in called if kernel_class(module) in _CONVOLUTIONS]
         self.margin = max((margin_for(_weights(module).geometry) for module in convolutions), default=0)
@@ -70,7 +70,7 @@ class ProgramBuilder(fx.Interpreter):
         if n.op == "get_attr" or not n.args:
             raise NotLowerableError(f"{n} reads no activation, or reads it as a keyword argument")
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if n in self.activations:  # a ReLU that was lowered with the layer before it
+        if n in self.activations:  # a ReLU: lowered already, as part of the layer before it
             return args[0]
         if n.target is add_relu:
             y = self.run_on_meta(n)
@@ -182,7 +182,7 @@ def _lower_relu(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Te
 
 
 def _lower_alias(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
-    """Modules that return their input in inference, or flatten it."""
+    """Modules that return their input in inference, or flatten it. Only flattening several pixels copies anything."""
     given = node.args[0]
     assert isinstance(given, fx.Node)
     y: Tensor = builder.run_on_meta(node)

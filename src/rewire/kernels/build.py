@@ -10,11 +10,17 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
 NATIVE = HERE / "native"
-COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno")
+COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
+
+# The libraries do not name an OpenMP runtime: ``library.py`` lets them use the one that torch has loaded, so that torch
+# and the kernels share one pool of threads and a wheel needs no libgomp on the machine.
+LINK = ("-shared",)
 
 # Instruction sets from the most portable to the widest, with the CPU extensions that each needs. The extensions are
 # both passed to the compiler and asked of the CPU (``rewire_cpu_supports`` in native/interface.cpp).
@@ -43,7 +49,7 @@ def sources() -> list[Path]:
 
 def source_hash(isa: str) -> str:
     """A hash of all sources and of the flags; flags that are added for the sanitizers do not count."""
-    found = hashlib.sha256(" ".join(flags(isa)).encode())
+    found = hashlib.sha256(" ".join((*flags(isa), *LINK)).encode())
     for source in sources():
         found.update(f"\n{source.name}\n".encode())
         found.update(source.read_bytes())
@@ -55,6 +61,11 @@ def library_path(isa: str, folder: Path | None = None) -> Path:
     return (folder or Path(os.environ.get("REWIRE_LIBRARIES", HERE))) / f"librewire_{isa}.so"
 
 
+def is_current(path: Path, isa: str) -> bool:
+    """Whether a library exists and was built from these sources with these flags; it is not loaded for that."""
+    return path.exists() and source_hash(isa).encode() in path.read_bytes()
+
+
 def compiler() -> str | None:
     """The C++ compiler to use: ``$CXX``, g++ or clang++."""
     for name in (os.environ.get("CXX"), "g++", "clang++"):
@@ -63,27 +74,64 @@ def compiler() -> str | None:
     return None
 
 
-def instruction_sets() -> list[str]:
-    """The instruction sets that this kind of processor may have."""
-    return list(EXTENSIONS) if platform.machine().lower() in ("x86_64", "amd64") else ["baseline"]
+def instruction_sets(target: str = "") -> list[str]:
+    """The instruction sets that a kind of processor may have; by default this machine's.
+
+    >>> instruction_sets("aarch64-linux-gnu")
+    ['baseline']
+    """
+    processor = (target or platform.machine()).lower().partition("-")[0]
+    return list(EXTENSIONS) if processor in ("x86_64", "amd64") else ["baseline"]
 
 
 def build(folder: Path = HERE, extra: tuple[str, ...] = ()) -> list[Path]:
-    """Compile every instruction set into ``folder`` and return the libraries' paths. ``extra`` flags come last."""
+    """Compile every instruction set of the compiler's target into ``folder`` and return the libraries' paths.
+
+    ``extra`` flags come last. A cross-compiler in ``$CXX`` builds for its own target.
+    """
     command = compiler()
     if command is None:
         raise FileNotFoundError("no C++ compiler was found: install g++ or clang++, or set CXX")
     folder.mkdir(parents=True, exist_ok=True)
-    files = [str(source) for source in sources() if source.suffix == ".cpp"]
-    built = []
-    for isa in instruction_sets():
-        path = library_path(isa, folder)
-        part = path.with_suffix(f".{os.getpid()}")  # renamed at the end: a running process may have the old one open
-        defined = f'-DREWIRE_SOURCE_HASH="{source_hash(isa)}"'
-        subprocess.run([command, *flags(isa), *extra, defined, *files, "-o", str(part)], check=True)
-        part.replace(path)
-        built.append(path)
-    return built
+    isas = instruction_sets(_output(command, "-dumpmachine"))
+    with tempfile.TemporaryDirectory() as objects, ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiled = {isa: _compile(pool, command, isa, extra, Path(objects)) for isa in isas}
+        for commands in compiled.values():
+            for done in commands:
+                done.result()
+        return [_link(command, isa, extra, Path(objects), folder) for isa in isas]
+
+
+def _compile(
+    pool: ThreadPoolExecutor, command: str, isa: str, extra: tuple[str, ...], objects: Path
+) -> list[Future[subprocess.CompletedProcess[bytes]]]:
+    """Start to compile all files for one instruction set."""
+    defined = f'-DREWIRE_SOURCE_HASH="{source_hash(isa)}"'
+    return [
+        pool.submit(
+            subprocess.run,
+            [command, *flags(isa), *extra, defined, "-c", str(source), "-o", str(objects / f"{source.stem}.{isa}.o")],
+            check=True,
+        )
+        for source in sources()
+        if source.suffix == ".cpp"
+    ]
+
+
+def _link(command: str, isa: str, extra: tuple[str, ...], objects: Path, folder: Path) -> Path:
+    """Link the object files of one instruction set."""
+    path = library_path(isa, folder)
+    part = path.with_suffix(f".{os.getpid()}")  # renamed at the end: a running process may have the old one open
+    files = sorted(str(file) for file in objects.glob(f"*.{isa}.o"))
+    # clang++ compiles for a runtime of its own, which torch does not bring.
+    runtime = ("-fopenmp",) if "clang" in _output(command, "--version") else ()
+    subprocess.run([command, *LINK, *runtime, *extra, *files, "-o", str(part)], check=True)
+    part.replace(path)
+    return path
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ _OUTPUT = (*[_ARRAY] * 6, _LONG, *_RELU, *_THREADS)  # input, values, bias, outp
 _GRADIENTS = (*[_ARRAY] * 6, _LONG, *_THREADS)  # input, gradient, values, addend, gradients of input, values; batch
 _SIZES = (_LONG, _INT, _LONG)  # pixels, channels, batch
 _POOLED = (_INT, _INT, _INT, _LONG)  # height and width after pooling, channels, batch
+_IMAGE = (_ARRAY, *[_INT] * 4, _LONG)  # pixels, height, width, channels of a pixel, channels to read; batch
+_TILES = (_INT, _INT, _INT)  # tiles in a row, first tile, number of tiles
 _NORM = (*[_ARRAY] * 2, *_RELU)  # scale and shift of batch norm, and the ReLU behind it
 
 
@@ -56,6 +58,9 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     # conv_dense.cpp
     "rewire_conv_dense_forward": EntryPoint((_LAYER, _CONV, _ARRAY, *_POSITIONS, *_OUTPUT)),
     "rewire_conv_dense_backward": EntryPoint((_LAYER, _CONV, _CONV, *[_ARRAY] * 3, *_POSITIONS, *_GRADIENTS)),
+    # winograd.cpp
+    "rewire_winograd_input": EntryPoint((*_IMAGE, _INT, _INT, *_TILES, _ARRAY, *_THREADS)),
+    "rewire_winograd_grad": EntryPoint((*_IMAGE, *_TILES, _ARRAY, *_THREADS)),
     # batch_norm.cpp
     "rewire_channel_moments": EntryPoint((_ARRAY, *_SIZES, *[_ARRAY] * 2, *_THREADS)),
     "rewire_batch_norm_line": EntryPoint((*[_ARRAY] * 4, _FLOAT, _INT, *[_ARRAY] * 2)),

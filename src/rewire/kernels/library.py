@@ -5,14 +5,16 @@ tables in ``entry_points.py`` and ``structures.py``. A package that was installe
 compare the hash with; functions and structures are compared all the same.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rewire.kernels.build import EXTENSIONS, compiler, library_path, source_hash, sources
 from rewire.kernels.entry_points import ENTRY_POINTS
@@ -47,6 +49,7 @@ def load(isa: str) -> ctypes.CDLL:
 
 def open_library(path: Path, isa: str) -> ctypes.CDLL:
     """Load a library, verify that it belongs to this package, and declare the types of its functions."""
+    _load_openmp()
     library = ctypes.CDLL(str(path))
     for name in ("rewire_source_hash", "rewire_interface"):
         if not hasattr(library, name):
@@ -58,6 +61,21 @@ def open_library(path: Path, isa: str) -> ctypes.CDLL:
         raise LibraryMismatchError(f"{path} was not built from the sources beside it: {REBUILD}")
     _verify_interface(path, library.rewire_interface().decode().splitlines())
     return library
+
+
+@functools.cache
+def _load_openmp() -> None:
+    """Make an OpenMP runtime visible to the libraries, which name none: torch's, else the system's.
+
+    torch has usually made its own visible already. Sharing it means one pool of threads: two pools would compete for
+    the processors, since the threads of one keep spinning for a while after their work is done.
+    """
+    if hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        return
+    for name in [*map(str, Path(torch.__file__).parent.glob("lib/libgomp*.so*")), "libgomp.so.1"]:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return
 
 
 def interface() -> set[str]:
@@ -105,7 +123,7 @@ def native() -> Any:
     return _IN_USE[0]
 
 
-@contextmanager
+@contextlib.contextmanager
 def use(library: Any) -> Iterator[None]:
     """Run with another library (``load(isa)``, or an object around one), or with ``None`` for the reference."""
     before = _IN_USE[:]

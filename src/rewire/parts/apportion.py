@@ -44,6 +44,7 @@ def _shares(total: int, weights: list[Fraction], caps: Sequence[int], floors: Se
         low = {i: floors[i] for i in free if ideal[i] < floors[i]}
         if not high and not low:
             return [Fraction(fixed[i]) if i in fixed else ideal[i] for i in range(len(caps))]
-        # Fix only the side that is violated more: the other violations may disappear once these are settled.
+        # Too much above the caps means that the others get more in the next round, which may lift them over their
+        # floors; so only the side with the larger violation is fixed now.
         excess = sum(ideal[i] - cap for i, cap in high.items()) - sum(floor - ideal[i] for i, floor in low.items())
         fixed |= high if excess > 0 else low if excess < 0 else high | low

@@ -10,7 +10,7 @@ from torch import Tensor
 from rewire.core.layer import Context, Layer, Signal, droppable
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top
+from rewire.core.topology import ScoredPositions
 from rewire.parts.apportion import apportion
 from rewire.parts.collectives import Collectives, Gather, Select
 
@@ -50,7 +50,9 @@ class Lowest:
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Select the lowest of each layer; network-wide, the lowest of those."""
-        negated = [Top(-layer.read(self.score).abs(), layer.active()) for layer in layers]  # the lowest is the largest
+        negated = [
+            ScoredPositions(-layer.read(self.score).abs(), layer.active()) for layer in layers
+        ]  # the lowest is the largest
         lowest = ctx.ranks.largest(negated, self.most(layers, n))
         if self.scope == "network":
             lowest = ctx.ranks.merge(lowest, n)
@@ -128,7 +130,7 @@ def _all_but_the_largest(layers: Sequence[Layer], marks: Sequence[Tensor], ctx: 
         layer.active()[:0] if layer.frozen else layer.active()[mark] for layer, mark in zip(layers, marks, strict=True)
     ]
     if any(emptied):
-        magnitudes = [Top(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
+        magnitudes = [ScoredPositions(layer.read(Signal.WEIGHT).abs(), layer.active()) for layer in layers]
         largest = ctx.ranks.largest(magnitudes, [int(empty) for empty in emptied])
         dropped = [drop[~torch.isin(drop, top.positions)] for drop, top in zip(dropped, largest, strict=True)]
     return dropped

@@ -4,17 +4,17 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from rewire._lookup import choose
-from rewire.core.layer import Context, Layer, Signal, numel
+from rewire.core.layer import Context, Layer, Signal
 from rewire.core.protocols import Grow
 from rewire.core.ranks import total
 from rewire.core.score import AnySignal
-from rewire.core.topology import Top, distinct, insert, nth_inactive
+from rewire.core.topology import ScoredPositions, insert
 from rewire.core.views import Edited
 from rewire.parts.collectives import Collectives, Gather, Select
+from rewire.parts.sampling import draw_free, sample_inactive
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AtRandom:
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Draw ``k`` of the free positions."""
-        return _at_random(layer, layer.occupied(), k, ctx)
+        return _at_random(layer, layer.drop[:0], k, ctx)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ class StrongestOfSample:
 
     def sample(self, layer: Layer, index: int, ctx: Context) -> Tensor:
         """Draw the sample of a layer; the same before and after the optimizer's step."""
-        size = min(round(self.ratio * layer.nnz), numel(layer) - layer.nnz)
-        return _draw(layer.span, layer.active(), size, ctx, ctx.generator("sample", index))
+        return sample_inactive(layer, self.ratio, index, ctx)
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Rank the sample."""
@@ -119,7 +118,7 @@ class StrongestOfSample:
             return layer.drop[:0]
         positions = self.sample(layer.base, layer.index, ctx)
         values = layer.read_at(self.signal, positions).abs()
-        return _fill_at_random(layer, Top(values, positions).where(values > 0), k, k, ctx)
+        return fill_at_random(layer, ScoredPositions(values, positions).where(values > 0), k, k, ctx)
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
@@ -139,29 +138,20 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
     """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    return _fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
+    return fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
 
 
-def _fill_at_random(layer: Edited, candidates: Top, ranked: int, k: int, ctx: Context) -> Tensor:
+def fill_at_random(layer: Edited, candidates: ScoredPositions, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
-    (top,) = ctx.ranks.largest([candidates], [ranked])
+    (top,) = ctx.ranks.largest([layer.admissible(candidates)], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
         return strongest
-    return insert(strongest, _at_random(layer, insert(strongest, layer.occupied()), k - count, ctx))
+    return insert(strongest, _at_random(layer, strongest, k - count, ctx))
 
 
-def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    """``k`` free positions. Every rank makes the same draw over the whole layer and keeps what is in its own shard."""
-    return _draw(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))
-
-
-def _draw(span: range, occupied: Tensor, k: int, ctx: Context, generator: torch.Generator) -> Tensor:
-    """``k`` positions of a layer that are not occupied, uniformly at random: those of them that are in ``span``."""
+def _at_random(layer: Edited, chosen: Tensor, k: int, ctx: Context) -> Tensor:
+    """``k`` free positions besides the chosen ones."""
     if k == 0:
-        return occupied[:0]
-    free = [count for (count,) in ctx.ranks.gather([len(span) - len(occupied)])]
-    first, last = sum(free[: ctx.ranks.index]), sum(free[: ctx.ranks.index + 1])
-    drawn = distinct(sum(free), k, generator)
-    drawn = drawn[(drawn >= first) & (drawn < last)] if len(free) > 1 else drawn
-    return nth_inactive(drawn - first, occupied, span.start)
+        return chosen[:0]
+    return draw_free(layer.span, layer.occupied_beside(chosen, ctx), k, ctx, ctx.generator("grow", layer.index))

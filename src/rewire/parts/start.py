@@ -33,7 +33,7 @@ class ErdosRenyi:
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
         sizes = [spec.numel for spec in specs]
-        scores = [spec.stack * sum(_one_matrix(spec)[:2]) * spec.matrix[2:].numel() for spec in specs]
+        scores = [spec.stack * sum(_matrix_of_stack(spec)[:2]) * spec.matrix[2:].numel() for spec in specs]
         return apportion(n, scores, sizes, least)
 
 
@@ -51,7 +51,7 @@ class ErdosRenyiKernel:
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, least: Sequence[int]) -> list[int]:
         """Counts; a layer that would exceed density 1 is made dense, and the rest is divided again."""
-        scores = [spec.stack * sum(_one_matrix(spec)) for spec in specs]
+        scores = [spec.stack * sum(_matrix_of_stack(spec)) for spec in specs]  # a stack: the sum over its matrices
         return apportion(n, scores, [spec.numel for spec in specs], least)
 
 
@@ -91,19 +91,19 @@ class Explicit:
         self._refuse_unmatched(specs)
         matched = [next((d for glob, d in self.densities if fnmatchcase(s.name, glob)), None) for s in specs]
         sizes = [spec.numel for spec in specs]
-        fixed = [max(round(d * size), low) if d else 0 for d, size, low in zip(matched, sizes, least, strict=True)]
+        fixed = [max(round(d * size), floor) if d else 0 for d, size, floor in zip(matched, sizes, least, strict=True)]
         weights = [size if d is None else 0 for d, size in zip(matched, sizes, strict=True)]
-        low = [count or low for count, low in zip(fixed, least, strict=True)]
-        high = [count or size for count, size in zip(fixed, sizes, strict=True)]
+        floors = [count or floor for count, floor in zip(fixed, least, strict=True)]
+        caps = [count or size for count, size in zip(fixed, sizes, strict=True)]
         if not any(weights) and abs(n - sum(fixed)) <= len(specs):  # the budget is rounded once, each layer by itself
-            low, high, weights = list(least), sizes, fixed
-        if not sum(low) <= n <= sum(high):
+            floors, caps, weights = list(least), sizes, fixed
+        if not sum(floors) <= n <= sum(caps):
             raise ValueError(
-                f"the densities given per layer ask for {sum(fixed)} weights and leave between {sum(low)} and "
-                f"{sum(high)} possible, but the method's density allows {n} of {sum(sizes)}; "
+                f"the densities given per layer ask for {sum(fixed)} weights and leave between {sum(floors)} and "
+                f"{sum(caps)} possible, but the method's density allows {n} of {sum(sizes)}; "
                 f"pass density={sum(fixed) / sum(sizes):.6g} or let some layers match no pattern"
             )
-        return apportion(n, weights, high, low)
+        return apportion(n, weights, caps, floors)
 
     def _refuse_unmatched(self, specs: Sequence[LayerSpec]) -> None:
         names = [spec.name for spec in specs]
@@ -196,8 +196,8 @@ def start_from(description: AnyStart) -> Start:
     return description if callable(description) else choose("start", description, STARTS)
 
 
-def _one_matrix(spec: LayerSpec) -> torch.Size:
-    """The shape of one matrix of a stack; of a layer that is none, its own."""
+def _matrix_of_stack(spec: LayerSpec) -> torch.Size:
+    """The shape of each matrix in a stack; a layer that is not a stack counts as a stack of one."""
     return torch.Size([spec.matrix[0] // spec.stack, *spec.matrix[1:]])
 
 

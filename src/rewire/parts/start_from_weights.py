@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from rewire.core.dense_ops import where_true
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule
 from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
-from rewire.core.topology import top, top_of_all
+from rewire.core.topology import joint_topk_masks, topk_mask
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Magnitude:
     """
 
     rule: Rule | None = None
+    reads_weights: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Rank the magnitudes; of equal ones the first are taken."""
@@ -31,6 +33,8 @@ class Magnitude:
 @dataclass(frozen=True)
 class Nonzero:
     """The weights that are not zero: ``sparsify`` after ``remove`` keeps the topology."""
+
+    gives_positions: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Count them; the method's density must allow exactly as many."""
@@ -48,6 +52,8 @@ class Given:
     >>> Given({"0": torch.tensor([[True, False], [False, True]]), "2": torch.tensor([0, 3, 5])})
     Given('2 layers, 5 weights, 3bb38626e580')
     """
+
+    gives_positions: ClassVar[bool] = True
 
     def __init__(self, topology: Mapping[str, Tensor] | nn.Module) -> None:
         self._complete = not isinstance(topology, nn.Module)  # whether all names must be those of sparse layers
@@ -96,11 +102,11 @@ def largest(specs: Sequence[LayerSpec], scores: Sequence[Tensor], n: int, rule: 
     """The positions of the ``n`` largest scores: by layer, as many as the rule gives it, or over the whole network."""
     flat = [score.detach().flatten() for score in scores]
     if rule is not None:
-        masks = [top(values, k) for values, k in zip(flat, rule(specs, n, [1] * len(specs)), strict=True)]
+        masks = [topk_mask(values, k) for values, k in zip(flat, rule(specs, n, [1] * len(specs)), strict=True)]
     else:
         for i, values in enumerate(flat):
             flat[i] = values.index_fill(0, values.argmax(), float("inf"))  # no layer is left without a weight
-        masks = top_of_all(flat, n)
+        masks = joint_topk_masks(flat, n)
     return [where_true(mask).cpu() for mask in masks]
 
 

@@ -1,19 +1,26 @@
-"""The gradient of a dense weight from the inputs and output gradients of a step, in tiles: it never exists whole."""
+"""The gradient of a dense weight from the inputs and output gradients of a step: in tiles, or at some positions.
+
+It never exists whole.
+"""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from rewire.kernels.batch.conv import backward
+from rewire.kernels.batch.weight_gradient import weight_gradient
 from rewire.kernels.geometry import Geometry
 
 TILE = 1 << 20  # weights whose gradient is in memory at once
 
+Pairs = Sequence[tuple[Tensor, Tensor]]  # inputs of a layer with the gradients of their outputs
+
 
 def gradient_tiles(
-    pairs: Sequence[tuple[Tensor, Tensor]], geometry: Geometry, size: int, dense_gradients: Sequence[Tensor] = ()
+    pairs: Pairs, geometry: Geometry, size: int, dense_gradients: Sequence[Tensor] = ()
 ) -> Iterator[tuple[int, Tensor]]:
-    """The gradient of a dense weight in row-major pieces of about ``size``.
+    """The gradient of a dense weight in row-major pieces of about ``size``, each with its first position.
 
     It is the sum over all pairs of an input and an output gradient, and over ``dense_gradients``, which come from code
     that read the weight as a dense tensor. Pieces are whole outputs: of several whole groups, or some of one group that
@@ -22,32 +29,35 @@ def gradient_tiles(
     if not pairs and not dense_gradients:
         return
     row = geometry.shape[1] * geometry.taps
+    products = [weight_gradient(x, grad, geometry) for x, grad in pairs]
+    for rows in row_tiles(geometry, size):
+        parts = [one.rows(rows) for one in products]
+        parts += [dense.reshape(geometry.shape[0], -1)[rows].reshape(-1) for dense in dense_gradients]
+        tile = parts[0] if products else parts[0].clone()
+        for part in parts[1:]:
+            tile.add_(part)
+        yield rows.start * row, tile
+
+
+def row_tiles(geometry: Geometry, size: int) -> Iterator[slice]:
+    """Ranges of output channels that have about ``size`` weights each: whole groups, or some of one group."""
+    row = geometry.shape[1] * geometry.taps
     group = geometry.shape[0] // geometry.groups
-    together = max(size // (group * row), 1) * group  # the outputs of as many groups as a piece can hold
+    together = max(size // (group * row), 1) * group  # the outputs of as many groups as a tile can hold
     step = min(together, max(size // row, 1))
     for first in range(0, geometry.shape[0], together):
         last = min(first + together, geometry.shape[0])
-        columns = slice(first // group * geometry.shape[1], last // group * geometry.shape[1])
         for begin in range(first, last, step):
-            rows = slice(begin, min(begin + step, last))
-            total: Tensor | None = None
-            for x, grad in pairs:
-                part = _rows_gradient(x, grad, geometry, rows, columns).reshape(-1)
-                total = part if total is None else total.add_(part)
-            for dense in dense_gradients:
-                part = dense.reshape(geometry.shape[0], -1)[rows].reshape(-1)
-                total = part.clone() if total is None else total.add_(part)
-            assert total is not None
-            yield begin * row, total
+            yield slice(begin, min(begin + step, last))
 
 
-def _rows_gradient(x: Tensor, grad: Tensor, geometry: Geometry, rows: slice, columns: slice) -> Tensor:
-    if grad.shape[2:] == x.shape[2:] == (1, 1) and geometry.groups == geometry.taps == 1:  # a linear layer
-        return grad.flatten(1)[:, rows].t() @ x.flatten(1)
-    weight = x.new_empty(rows.stop - rows.start, *geometry.shape[1:])
-    groups = (columns.stop - columns.start) // geometry.shape[1]
-    found: Tensor = torch.ops.aten.convolution_backward(
-        *(grad[:, rows].contiguous(), x[:, columns].contiguous(), weight, None, geometry.stride, geometry.padding),
-        *(geometry.dilation, False, [0, 0], groups, [False, True, False]),
-    )[1]
-    return found
+def add_gradient_at(
+    total: Tensor, positions: Tensor, pairs: Pairs, geometry: Geometry, dense_gradients: Sequence[Tensor] = ()
+) -> None:
+    """Add the gradient at sorted flat positions, computed there alone, as for weights that exist."""
+    for x, grad in pairs:
+        _, part = backward(grad, x, torch.zeros_like(total), positions, geometry, (False, True))
+        assert part is not None
+        total += part
+    for dense in dense_gradients:
+        total += dense.reshape(-1)[positions]

@@ -19,6 +19,7 @@ from rewire.core.ranks import ALONE, Ranks, total
 from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
+from rewire.distributed.group import Group, Traffic
 from rewire.model.select import SelectedWeight
 from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
 from rewire.stores.copies import links_of, unlink
@@ -36,7 +37,7 @@ class MaskedStore:
     name: ClassVar[str] = "masked"
     supplies: ClassVar[frozenset[Signal]] = frozenset(Signal)
     reads: ClassVar[frozenset[str]] = frozenset({"masked", "packed"})
-    spans_ranks: ClassVar[bool] = True
+    spans_ranks: bool = True
     keeps_shapes: ClassVar[bool] = True
 
     @classmethod
@@ -75,6 +76,19 @@ class MaskedStore:
         self._loading: list[RemovableHandle] = []
         self.follow(optimizers)
         self._enforce_topology()
+
+    @property
+    def resized(self) -> list[nn.Parameter]:
+        """No parameter changes its shape."""
+        return []
+
+    def average_over(self, copies: Group) -> None:
+        """Nothing to do: DDP averages dense gradients."""
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """Nothing: what DDP sends is not counted."""
+        return Traffic()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

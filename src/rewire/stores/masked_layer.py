@@ -14,7 +14,7 @@ from rewire._torch import buffers_of, version, write_count
 from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
 from rewire.core.layer import LayerSpec, Signal, read_score
 from rewire.core.score import AnySignal, ScoreLike, evaluate
-from rewire.core.topology import Edit, Top
+from rewire.core.topology import Edit, ScoredPositions
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import SelectedWeight
 from rewire.stores.copies import add_link
@@ -49,9 +49,10 @@ class MaskedLayer:
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
         self._counted: tuple[Version, int] = ((0, -1), 0)
-        self._enforced: Version | None = None  # the mask for which weight and optimizer state were last made to agree
+        # The mask that weight, optimizer state and ``_bit_mask`` agree with; None after something was loaded.
+        self._enforced: Version | None = None
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
-        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its version
+        self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its write count
         self._own_write: Version | None = None  # the weight after the last write of the store or the optimizer
         self.link = add_link(self.module, self.parameter, self.name)
         self.link.on_load = self._loaded
@@ -136,11 +137,11 @@ class MaskedLayer:
         values = take(self._dense(signal), self.to_local(self.active()))
         return values.sign() if signal is Signal.SIGN else values
 
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> Top:
+    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest ``|signal|``."""
         dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
         top = top_where_inactive(dense, self.local_mask, k, floor)
-        return Top(top.values, top.positions + self.span.start) if self.span.start else top
+        return ScoredPositions(top.values, top.positions + self.span.start) if self.span.start else top
 
     def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
         """The signal at inactive positions of this process."""

@@ -19,6 +19,8 @@ from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.topology import Edit
+from rewire.distributed.averaging import GradientAverager
+from rewire.distributed.group import Group, Traffic
 from rewire.model.select import SelectedWeight
 from rewire.nn.coverage import no_kernel_reason
 from rewire.nn.packed import unpack_module
@@ -28,6 +30,7 @@ from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers
 from rewire.stores.optimizer.whole_weights import refuse_matrix_optimizers, refuse_shared_state
+from rewire.stores.packed_edit import apply_edit
 from rewire.stores.packed_layer import PackedLayer
 
 
@@ -37,7 +40,7 @@ class PackedStore:
     name: ClassVar[str] = "packed"
     supplies: ClassVar[frozenset[Signal]] = frozenset(Signal) - {Signal.MOMENTUM}
     reads: ClassVar[frozenset[str]] = frozenset({"masked", "packed"})
-    spans_ranks: ClassVar[bool] = False
+    spans_ranks: bool = False
     keeps_shapes: ClassVar[bool] = False
 
     @classmethod
@@ -75,12 +78,36 @@ class PackedStore:
             self._packed[i] if i in self._packed else masked[i] for i in range(len(weights))
         ]
         self._keep = False
+        self._averager: GradientAverager | None = None
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
-            self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.accumulated()))
+            self._hooks.append(
+                layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.gradient.accumulated())
+            )
         self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
         for module in self._hwcn_modules:
             use_hwcn_module(module)
+
+    @property
+    def resized(self) -> list[nn.Parameter]:
+        """The parameters that a rewiring resizes."""
+        return [layer.parameter for layer in self._packed.values()]
+
+    def average_over(self, copies: Group) -> None:
+        """Average the gradients of packed weights over these ranks from now on, and rank the averages."""
+        self.spans_ranks = True
+        for layer in self._packed.values():
+            layer.gradient.copies = copies
+        self._averager = GradientAverager(copies.with_own_account(), self.resized, self._averaged)
+
+    def _averaged(self) -> None:
+        for layer in self._packed.values():
+            layer.gradient.note_norm()
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """What this process sent to average the gradients of packed weights."""
+        return Traffic() if self._averager is None else self._averager.group.traffic
 
     @property
     def keep_inactive_grads(self) -> bool:
@@ -91,8 +118,8 @@ class PackedStore:
     def keep_inactive_grads(self, keep: bool) -> None:
         self._keep = self._masked.keep_inactive_grads = keep
         for layer in self._packed.values():
-            if not keep or layer.module.backward_record is None:
-                layer.record(keep)
+            if not keep or not layer.gradient.is_recording:
+                layer.gradient.record(keep)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -127,7 +154,7 @@ class PackedStore:
         """Drop what was recorded for the ranking."""
         refuse_shared_state(self.optimizers, [layer.parameter for layer in self._packed.values()])
         for layer in self._packed.values():
-            layer.record(self._keep)
+            layer.gradient.record(self._keep)
         self._masked.after_step(may_wait)
 
     @torch.no_grad()
@@ -138,7 +165,7 @@ class PackedStore:
         groups = self.optimizers.groups()
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
-                layer.apply(edits[index], self.optimizers, groups.get(id(layer.parameter), {}))
+                apply_edit(layer, edits[index], self.optimizers, groups.get(id(layer.parameter), {}))
         self._masked.apply([edit for index, edit in enumerate(edits) if index not in self._packed])
 
     def refresh(self) -> None:
@@ -152,10 +179,12 @@ class PackedStore:
         """Back to plain modules with zeros in place, optimizer state included."""
         for hook in self._hooks:
             hook.remove()
+        if self._averager is not None:
+            self._averager.remove()
         for layer in self._packed.values():
-            layer.record(False)
+            layer.gradient.record(False)
             spread = partial(written_out, positions=layer.active(), shape=layer.shape)
-            self.optimizers.map_state(layer.parameter, spread)
+            self.optimizers.change_state(layer.parameter, spread)
             unlink(layer.module)
             unpack_module(layer.module)
         for module in self._hwcn_modules:
@@ -175,7 +204,7 @@ def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collectio
 def _pack(weight: SelectedWeight, active: Tensor, drawn: Tensor | None, optimizers: Optimizers) -> PackedLayer:
     """Gather the values from the dense weight, unless they were drawn without one."""
     values = take(weight.parameter.detach(), active) if drawn is None else drawn.to(weight.parameter.dtype)
-    optimizers.map_state(weight.parameter, lambda old: take(old, active))
+    optimizers.change_state(weight.parameter, lambda old: take(old, active))
     return PackedLayer(weight, active, values)
 
 

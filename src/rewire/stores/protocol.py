@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rewire.core.layer import Layer, LayerSpec, Signal
 from rewire.core.ranks import Ranks, total
 from rewire.core.topology import Edit
+from rewire.distributed.group import Group, Traffic
 from rewire.stores.copies import Link
 from rewire.stores.optimizer.optimizers import Optimizers
 
@@ -53,7 +54,7 @@ class Store(Protocol):
     name: ClassVar[str]
     supplies: ClassVar[frozenset[Signal]]  # what methods may read
     reads: ClassVar[frozenset[str]]  # the stores whose checkpoints it can load
-    spans_ranks: ClassVar[bool]  # whether ranks that train one model together can rewire it
+    spans_ranks: bool  # whether ranks that train one model together can rewire it
     keeps_shapes: ClassVar[bool]  # whether parameters have the same shape after a rewiring
 
     @classmethod
@@ -71,6 +72,20 @@ class Store(Protocol):
     @property
     def notes(self) -> dict[str, str]:
         """Layers that are stored in another way than the store's name says, with the reason."""
+
+    @property
+    def resized(self) -> list[nn.Parameter]:
+        """The parameters that a rewiring resizes: DDP must leave them out."""
+
+    def average_over(self, copies: Group) -> None:
+        """Average the gradients of these parameters over ranks that train copies of the model, and rank the averages.
+
+        Those of all other parameters are left to DDP.
+        """
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """What this process sent to average gradients so far."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -18,19 +18,38 @@ from rewire.lab.training.train import train
 REWIRE = [sys.executable, "-c", "from rewire.lab.cli.main import main; main()"]
 
 
-def rewire(*words, cwd, check=True):
+@pytest.fixture
+def rewire(tmp_path, monkeypatch, capsys):
+    """The command, in this process: what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*words):
+        cli.main([*map(str, words)])
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(rewire, capsys):
+    """The command, which must fail: its message."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            rewire(*words)
+        assert end.value.code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def in_a_process(*words, cwd):
     line = [*REWIRE, *map(str, words)]
     wide = os.environ | {"COLUMNS": "120"}
     done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=200, env=wide)
-    assert not check or done.returncode == 0, done.stderr
-    return done
-
-
-def refused(*words, cwd):
-    done = rewire(*words, cwd=cwd, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_help_comes_without_torch(tmp_path):
@@ -48,25 +67,25 @@ def test_every_command_shows_examples(name, capsys):
     assert f"Examples:\n  rewire {name}" in capsys.readouterr().out
 
 
-def test_train_then_runs_then_report(tmp_path):
+def test_train_then_runs_then_report(tmp_path, rewire, refused):
     words = ["train", "--model", "mlp", "--epochs", "2", "--limit", "200", "--batch-size", "64", "--out", "r/one"]
-    first = rewire(*words, cwd=tmp_path).stdout
+    first = in_a_process(*words, cwd=tmp_path)
     for part in ("accuracy", "weights", "inference", "of dense", "empty neurons", "written to", "r/one"):
         assert part in first
-    assert "1 done, 0 running, 0 failed, 0 planned" in rewire("runs", "r", cwd=tmp_path).stdout
-    assert "report.html" in rewire("report", "r", cwd=tmp_path).stdout
+    assert "1 done, 0 running, 0 failed, 0 planned" in rewire("runs", "r")
+    assert "report.html" in rewire("report", "r")
     assert (tmp_path / "r" / "report.html").exists()
-    again = rewire("train", "--resume", "r/one", cwd=tmp_path).stdout  # finished: shown, not repeated
+    again = rewire("train", "--resume", "r/one")  # finished: shown, not repeated
     assert "accuracy" in again
-    assert "holds another run" in refused(*words, "--seed", "5", cwd=tmp_path)
+    assert "holds another run" in refused(*words, "--seed", "5")
 
 
-def test_lists(tmp_path):
-    data = rewire("data", "list", cwd=tmp_path).stdout
+def test_lists(rewire):
+    data = rewire("data", "list")
     assert all(name in data for name in ("digits", "cifar100", "tiny-imagenet", "fashion-mnist"))
-    methods = rewire("methods", cwd=tmp_path).stdout
+    methods = rewire("methods")
     assert all(name in methods for name in ("ggr", "granet", "set_rigl", "static"))
-    assert "embedded" in rewire("data", "fetch", "digits", cwd=tmp_path).stdout
+    assert "embedded" in rewire("data", "fetch", "digits")
 
 
 @pytest.mark.parametrize(
@@ -106,11 +125,11 @@ def test_bad_input_gets_one_clear_line(words, message, tmp_path, capsys, monkeyp
     assert not list(Path().glob("**/result.json"))
 
 
-def test_no_permission_to_write(tmp_path):
+def test_no_permission_to_write(tmp_path, refused):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     words = ["train", "--model", "mlp", "--epochs", "1", "--limit", "100", "--out", blocked / "x"]
-    assert "file" in refused(*words, cwd=tmp_path)
+    assert "file" in refused(*words)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
@@ -136,7 +155,7 @@ def test_no_space_left(tmp_path, monkeypatch, capsys):
 
 def test_the_warning_of_a_dead_start_is_shown(tmp_path):
     words = ["train", "--model", "mlp", "--epochs", "1", "--limit", "100", "--sparsity", "0.9998", "--start", "uniform"]
-    assert "no signal passes through this start" in rewire(*words, cwd=tmp_path).stdout
+    assert "no signal passes through this start" in in_a_process(*words, cwd=tmp_path)
 
 
 def test_version(capsys):
@@ -168,8 +187,7 @@ def test_what_is_refused_or_only_listed_leaves_nothing(words, tmp_path, monkeypa
 
 @pytest.mark.parametrize("words", ["report r", "inspect r/one --json", "methods", "runs r"])
 def test_a_reader_that_stops_early(words, tmp_path):
-    quick = ["train", "--model", "mlp", "--epochs", "1", "--limit", "100", "--out", "r/one"]
-    rewire(*quick, cwd=tmp_path)
+    train(Run(model="mlp", epochs=1, limit=100), tmp_path / "r" / "one")
     code = "from rewire.lab.cli.main import main; import sys; main(sys.argv[1:])"
     line = f"{sys.executable} -c '{code}' {words} | true"  # it has gone before the first line
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=tmp_path, capture_output=True, timeout=200)

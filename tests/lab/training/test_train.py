@@ -130,7 +130,10 @@ def test_options_reach_the_method():
 @pytest.mark.parametrize("method", list(rewire.METHODS))
 def test_every_method_trains(tmp_path, method):
     result = train(replace(QUICK, method=method, epochs=2, sparsity=0.9), tmp_path)
-    assert result["density"] == pytest.approx(0.1, abs=1e-4)
+    if method == "srigl":  # whole rounds of one weight for every neuron
+        assert 0.09 < result["density"] <= 0.1
+    else:
+        assert result["density"] == pytest.approx(0.1, abs=1e-4)
 
 
 def test_bfloat16(tmp_path):

@@ -11,7 +11,8 @@ namespace rewire {
 namespace {
 
 // The rows [row_begin, row_end) of one output pixel and column block, for one tile of the batch:
-// output[row] = bias[row] + sum over the non-zeros k of the row of values[k] * input[col_idx[k]].
+// output[row] += sum over the row's non-zeros k of values[k] * input[col_idx[k]], where k runs over this column block and the
+// taps that stay inside of the input. The first column block starts from the bias, the others from the sum so far.
 template <class Tile>
 inline void forward_tile(const ForwardArgs &args, ChannelMoments *moments, int32_t y, int32_t x, int32_t block,
                          int32_t row_begin, int32_t row_end, int64_t sample, int overlap, const Prefetcher *prefetcher) {

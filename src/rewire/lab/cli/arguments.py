@@ -94,6 +94,8 @@ class Sweep:
     experiment says."""
     tensorboard: bool = False
     """Also write curves for TensorBoard."""
+    film: bool = False
+    """Also record every rewiring of every run, for `rewire watch`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +281,22 @@ class Bench:
     """The number of threads; by default all processors."""
     seconds: float = 1.0
     """How long to measure each network at each batch size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """Check the installation: versions, the native kernels, optional packages, and how to get what is missing.
+
+    The exit code is 1 if there is a problem; optional packages that are missing are none.
+
+    Examples:
+      rewire doctor
+      rewire doctor --json
+
+    """
+
+    json: bool = False
+    """Print JSON instead of text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "methods": (cli.Methods, "listing"),
     "models": (cli.Models, "listing"),
     "experiments": (cli.Experiments, "listing"),
+    "doctor": (cli.Doctor, "doctor"),
 }
 
 

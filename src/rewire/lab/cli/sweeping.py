@@ -45,7 +45,7 @@ def sweep(command: "cli.Sweep", words: str) -> None:
     epochs = {run.id: len(read_metrics(folder_of(directory, run))) for run in runs}
     waiting = [run for run in runs if run not in done]
     console.print(f"{len(runs)} runs in {directory}, {len(done)} of them done", highlight=False, soft_wrap=True)
-    place = Place(command.device, command.data_dir, command.tensorboard)
+    place = Place(command.device, command.data_dir, command.tensorboard, film=command.film)
     failed: dict[str, str] = {}
     if waiting:
         with Display(runs, workers, epochs, console) as display:

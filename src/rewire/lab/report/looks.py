@@ -19,7 +19,11 @@ def method_look(run: Run) -> Look:
 
 def all_looks() -> list[Look]:
     """Every look of a registered method in the order of tables: dense training first, a method after its variants."""
-    return [DENSE_LOOK, *(look for entry in METHODS.values() for look in (*entry.looks[1:], entry.looks[0]))]
+    looks = [DENSE_LOOK]
+    for entry in METHODS.values():
+        default, *variants = entry.looks
+        looks += [*variants, default]
+    return looks
 
 
 def look_of_label(label: str) -> Look:

@@ -39,7 +39,7 @@ class Optimizers:
         """All such tensors, each with what a newborn weight has of it right after a rewiring."""
         return ((value, start_value(rule, group)) for _, value, rule in self.entries(parameter))
 
-    def map_state(self, parameter: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    def change_state(self, parameter: Tensor, change: Callable[[Tensor], Tensor]) -> None:
         """Replace each tensor of that state by ``change(tensor)``."""
         for holder in self._holders:
             map_state(holder, parameter, change)

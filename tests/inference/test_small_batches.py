@@ -1,10 +1,8 @@
 """A few samples in one native call: each gets what it gets alone, and the faster way runs."""
 
-import threading
-
 import pytest
 import torch
-from tests.graphs import Net, agrees, program, scattered, small
+from tests.graphs import Net, agrees, in_threads, program, scattered, small
 from torch import nn
 
 import rewire
@@ -115,10 +113,6 @@ def test_threads_do_not_share_memory():
             with torch.no_grad():
                 wrong.append(not torch.allclose(fast(x), model(x), rtol=1e-4, atol=1e-5))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert len(wrong) == 120
     assert not any(wrong)

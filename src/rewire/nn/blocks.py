@@ -93,7 +93,8 @@ class Symbol:
         if function in _RELU_FUNCTIONS and isinstance(symbol, Symbol):
             return symbol.recording.add("relu", symbol, limit=_RELU_FUNCTIONS[function])
         if function is torch.add and len(args) == 2 and not kwargs and isinstance(symbol, Symbol):
-            return symbol + args[1]
+            total: Symbol = symbol + args[1]
+            return total
         raise NoChainError(f"a call of {function}")
 
 

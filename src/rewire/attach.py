@@ -23,6 +23,7 @@ from rewire.distributed.handshake import (
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
+from rewire.model.trained import looks_trained
 from rewire.parts.constrained_start import fit_start
 from rewire.rewirer.refusals import refuse_missing_signals, refuse_unfit_weights, refuse_wrong_types
 from rewire.rewirer.rewirer import Rewirer
@@ -62,7 +63,7 @@ def sparsify(
     ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
     and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
-    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
+    trained already it throws most away, with a warning. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
     ``process_group``: the ranks that train copies of a packed model, if DDP wraps it after ``sparsify``.
 
@@ -85,6 +86,7 @@ def sparsify(
     context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
+    _warn_if_thrown_away(model, weights, method, init, optimizers, active)
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
     if process_group is not None:
         stored.average_over(peers.copies[0])
@@ -180,6 +182,27 @@ def _draw(one: SelectedWeight, positions: Tensor, init: str | None, context: Con
         bound = (6 / torch.bincount(outputs, minlength=units(one.spec)[1])[outputs]).sqrt()
     uniform = torch.rand(len(positions), generator=context.generator("init", index), dtype=torch.float64)
     return (2 * uniform - 1) * bound
+
+
+def _warn_if_thrown_away(
+    model: nn.Module,
+    weights: Sequence[SelectedWeight],
+    method: Method,
+    init: str | None,
+    optimizers: Optimizers,
+    active: Sequence[Tensor],
+) -> None:
+    """Warn if a random start keeps only a part of what seems to be a trained network."""
+    kept, total = sum(map(len, active)), sum(one.spec.numel for one in weights)
+    if not getattr(method.start, "is_random", False) or init is not None or kept == total:
+        return
+    if looks_trained(model) or any(optimizers.have_trained(one.parameter) for one in weights):
+        warnings.warn(
+            f"the model seems to be trained, and start={method.start!r} keeps {kept / total:.0%} of its weights "
+            "at random: start='magnitude' keeps the largest instead, start='nonzero' those that are not zero. If the "
+            "trained values do not matter, init='fan_in' draws new ones",
+            stacklevel=3,
+        )
 
 
 def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Sequence[Tensor]) -> bool:

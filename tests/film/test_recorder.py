@@ -103,3 +103,37 @@ def test_a_film_takes_about_a_byte_and_a_half_per_moved_weight(tmp_path):
     generator = np.random.default_rng(0)
     moved = np.sort(generator.choice(11_000_000, 33_000, replace=False))  # a tenth of ResNet-18 at 97 %
     assert len(encode(moved)) < 2 * len(moved)
+
+
+def test_a_film_that_does_not_lead_here_begins_again(tmp_path):
+    recorded(tmp_path / "other", fraction=0.1)
+    model, optimizer, rewirer = sparse()
+    train(model, optimizer, 10)
+    with pytest.warns(UserWarning, match="does not lead to the topology at step 10"):
+        film = rewire.record(rewirer, tmp_path / "other")
+    with film:
+        train(model, optimizer, 10, first=10)
+    lines = read(film.path)
+    assert lines[0]["step"] == 10
+    assert replayed(lines) == [set(layer.active().tolist()) for layer in rewirer.layers]
+
+
+def test_metrics_that_are_not_finite_are_left_out(tmp_path):
+    _, _, rewirer = sparse()
+    with rewire.record(rewirer, tmp_path) as film:
+        film.log(loss=float("nan"), accuracy=0.5)
+        film.log(loss=float("inf"))
+    assert read(film.path)[1:] == [{"kind": "metrics", "step": 0, "accuracy": 0.5}]
+
+
+def test_ordinary_steps_do_not_touch_the_recorder(tmp_path, monkeypatch):
+    model, optimizer, rewirer = sparse(every=4)
+    hooks = [dict(optimizer._optimizer_step_pre_hooks), dict(optimizer._optimizer_step_post_hooks)]
+    film = rewire.record(rewirer, tmp_path)
+    assert [dict(optimizer._optimizer_step_pre_hooks), dict(optimizer._optimizer_step_post_hooks)] == hooks
+    before = film.path.read_bytes()
+    monkeypatch.setattr(film, "_whole_layers", None)  # called at a rewiring, it would raise
+    train(model, optimizer, 3)
+    assert film.path.read_bytes() == before
+    with pytest.raises(TypeError):
+        train(model, optimizer, 1, first=3)

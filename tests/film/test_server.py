@@ -2,16 +2,20 @@
 
 import http.client
 import json
+import re
+import shutil
 import socket
 import subprocess
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.film.films import recorded
 
+import rewire
 from rewire.film import server
 from rewire.film.format import read
 from rewire.film.server import Server, find_films, page, save
@@ -103,6 +107,110 @@ def test_the_page_follows_a_film_that_grows(film, tmp_path, monkeypatch):
     assert "accuracy" not in dom.partition("problem")[2].partition("</p>")[0]
 
 
+@browser
+def test_the_page_begins_again_when_a_training_is_killed_and_resumed(film, tmp_path, monkeypatch):
+    lines = film[1].read_text().splitlines(keepends=True)
+    growing = tmp_path / "run" / "film.jsonl"
+    growing.parent.mkdir()
+    growing.write_text("".join(lines[:8]))
+    resumed = "".join(lines[:4] + lines[5:7])  # as if the third rewiring had come out otherwise: the file is shorter
+    answer, answers = server.Handler._film, []
+
+    def replace_then_answer(handler, query):
+        if len(answers) == 2:
+            (tmp_path / "new").write_text(resumed)
+            (tmp_path / "new").replace(growing)
+        answers.append(query)
+        answer(handler, query)
+
+    monkeypatch.setattr(server.Handler, "_film", replace_then_answer)
+    text = page().replace("</body>", FOLLOWED + "</body>")
+    monkeypatch.setattr(server, "page", lambda: text)
+    films = Server([growing], port=8660)
+    threading.Thread(target=films.serve_forever, daemon=True).start()
+    dom = opened(films.url, tmp_path)
+    films.shutdown()
+    films.server_close()
+    steps = [json.loads(line)["step"] for line in resumed.splitlines() if '"metrics"' not in line]
+    assert json.loads(dom.partition("<title>")[2].partition("</title>")[0]) == steps
+
+
+FOLLOWED = """<script>(async () => {
+  for (let i = 0; i < 100; i++) {
+    await new Promise((done) => setTimeout(done, 100));
+    if (shown.length && shown[0].columns.length) document.title = JSON.stringify(shown[0].columns.map((c) => c.step));
+  }
+})();</script>"""
+
+
+@browser
+def test_two_runs_side_by_side_share_the_time_axis(film, tmp_path):
+    rigl = recorded(tmp_path / "rigl", method=rewire.rigl, until=20)
+    save([film[1], rigl[1]], tmp_path / "film.html")
+    probe = PROBE.replace(
+        "document.body.textContent =",
+        """const box = (c) => c.getBoundingClientRect();
+      const rivers = views.map((v) => v.river);
+      const beside = box(rivers[0]).top === box(rivers[1]).top && box(rivers[1]).left >= box(rivers[0]).right;
+      document.body.dataset.seen = JSON.stringify([beside, shown.map((f) => f.edits.length), +$("time").max]);
+      document.body.textContent =""",
+    )
+    (tmp_path / "probe.html").write_text((tmp_path / "film.html").read_text().replace("</body>", probe + "</body>"))
+    dom = opened(f"file://{tmp_path / 'probe.html'}", tmp_path)
+    seen = json.loads(re.search(r'data-seen="([^"]*)"', dom)[1].replace("&quot;", '"'))
+    assert seen == [True, [9, len(rigl[0].history)], 9]
+    found = json.loads(dom.partition("<body")[2].partition(">")[2].partition("</body>")[0])["found"]
+    starts, ends = found[0][1], found[2][1]
+    assert [nnz for nnz, _ in starts] == [nnz for nnz, _ in ends]  # RigL moves no weight between layers
+    assert found[0][0] != found[2][0]  # GGR does
+
+
+@browser
+def test_the_keyboard_plays_and_steps(film, tmp_path):
+    probe = """<script>(async () => {
+      while (!document.body.dataset.ready) await new Promise((done) => setTimeout(done, 50));
+      const key = (k) => document.body.dispatchEvent(new KeyboardEvent("keydown", {key: k, bubbles: true}));
+      go(4); key("ArrowRight"); const right = time, said = $("said").textContent;
+      key("ArrowLeft"); key("ArrowLeft"); const left = time;
+      key(" "); const plays = [playing, $("play").getAttribute("aria-pressed")]; key(" ");
+      const named = [...document.querySelectorAll("button, input, select, canvas, output, section")].filter((e) =>
+        !(e.getAttribute("aria-label") || e.textContent.trim() || (e.labels && e.labels.length))).length;
+      const focusable = [...document.querySelectorAll(".tile")].every((e) => e.tabIndex === 0);
+      document.querySelector(".tile").click(); const opens = $("zoom").open, title = $("zoom").textContent;
+      document.title = JSON.stringify([right, left, plays, playing, said, named, focusable, opens, title]);
+    })();</script>"""
+    (tmp_path / "probe.html").write_text(page([{"title": "run", "text": film[1].read_text()}]) + probe)
+    dom = opened(f"file://{tmp_path / 'probe.html'}", tmp_path)
+    right, left, plays, playing, said, unnamed, focusable, opens, title = json.loads(
+        dom.partition("<title>")[2].partition("</title>")[0]
+    )
+    assert (right, left, plays, playing) == (5, 3, [True, "true"], False)
+    assert f"step {film[0].history[4].step}, {sum(film[0].history[4].grown)} weights moved" in said
+    assert unnamed == 0
+    assert focusable
+    assert opens
+    assert "0, 8 x 1 x 3 x 3" in title
+
+
+@browser
+def test_playing_moves_the_head_in_every_frame_and_ends_at_the_end(film, tmp_path):
+    probe = """<script>(async () => {
+      while (!document.body.dataset.ready) await new Promise((done) => setTimeout(done, 50));
+      const original = river, heads = [];
+      river = (canvas, film, end, head) => { heads.push(head); original(canvas, film, end, head); };
+      play(true);
+      while (playing) await new Promise((done) => setTimeout(done, 50));
+      const forwards = heads.every((h, i) => !i || h >= heads[i - 1]);
+      document.title = JSON.stringify([heads.filter((h) => h % 1).length, forwards, time]);
+    })();</script>"""
+    (tmp_path / "probe.html").write_text(page([{"title": "run", "text": film[1].read_text()}]) + probe)
+    dom = opened(f"file://{tmp_path / 'probe.html'}", tmp_path)
+    between, forwards, end = json.loads(dom.partition("<title>")[2].partition("</title>")[0])
+    assert between > 20
+    assert forwards
+    assert end == 9
+
+
 def ask(films, path, host=None, method="GET"):
     connection = http.client.HTTPConnection(*films.server_address[:2], timeout=10)
     connection.putrequest(method, path, skip_host=True)
@@ -122,7 +230,15 @@ def test_the_server_gives_films_by_number_and_nothing_else(running, film):
     assert json.loads(ask(running, "/films")[1]) == [{"title": "run"}]
     for path in ("/film?index=1&from=0", "/film?index=-1&from=0", "/film?index=0", "/film?index=x&from=0"):
         assert ask(running, path)[0] == 400, path
-    for path in ("/etc/passwd", "/../film.jsonl", "/film.jsonl", "/page/page.js"):
+    outside = [
+        "/etc/passwd",
+        "/../film.jsonl",
+        "/film.jsonl",
+        "/page/page.js",
+        "/%2e%2e/film.jsonl",
+        "/..%2ffilm.jsonl",
+    ]
+    for path in [*outside, "//etc/passwd", "/films/../../etc/passwd", "/film/../film.jsonl?index=0&from=0"]:
         assert ask(running, path)[0] == 404, path
 
 
@@ -130,8 +246,13 @@ def test_it_answers_to_this_machine_and_its_own_names_alone(running):
     assert running.server_address[0] == "127.0.0.1"
     assert ask(running, "/", host="evil.example:8600")[0] == 403
     assert ask(running, "/", host=f"localhost:{running.server_address[1]}")[0] == 200
-    for method in ("POST", "PUT", "DELETE"):
-        assert ask(running, "/film?index=0&from=0", method=method)[0] == 501
+
+
+def test_nothing_can_be_written(running, film):
+    before = film[1].read_bytes()
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"):
+        assert ask(running, "/film?index=0&from=0", method=method)[0] == 501, method
+    assert film[1].read_bytes() == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -141,6 +262,70 @@ def test_any_request_gets_an_answer_and_never_a_file(running, film, path):
     assert status in (200, 400, 404)
     if status == 200:
         assert path.startswith(("films", "film?", "?", "#")) or not path
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request=st.binary(max_size=200), line=st.booleans())
+def test_bytes_that_are_no_request_do_no_harm(running, film, request, line):
+    with socket.create_connection(running.server_address[:2], timeout=10) as connection:
+        connection.sendall(b"GET " * line + request + b"\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert film[1].read_bytes()[:40] not in answer
+    assert ask(running, "/films")[0] == 200
+
+
+def test_films_that_are_begun_later_are_listed_at_the_end(film, tmp_path):
+    (tmp_path / "b").mkdir()
+    shutil.copy(film[1], tmp_path / "b" / "film.jsonl")
+    films = Server(find_films(tmp_path), port=8680, folder=tmp_path)
+    threading.Thread(target=films.serve_forever, daemon=True).start()
+    assert json.loads(ask(films, "/films")[1]) == [{"title": "b"}]
+    (tmp_path / "a").mkdir()
+    shutil.copy(film[1], tmp_path / "a" / "film.jsonl")
+    assert json.loads(ask(films, "/films")[1]) == [{"title": "b"}, {"title": "a"}]
+    assert ask(films, "/film?index=1&from=0")[1] == film[1].read_bytes()
+    films.shutdown()
+    films.server_close()
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB becomes for people without one kind of cone.
+BLINDNESS = {
+    "nothing": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour, matrix):
+    """CIELAB of a colour such as #00795a as it is seen with a kind of colour blindness."""
+    x, y, z = np.cbrt(TO_XYZ @ (np.array(matrix) @ linear(colour)).clip(0, 1) / TO_XYZ.sum(1))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("blindness", BLINDNESS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_that_mean_something_differ_for_everyone(scheme, blindness):
+    blocks = re.findall(r":root \{(.*?)\}", page(), re.DOTALL)
+    palette = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", blocks[scheme == "dark"]))
+    for one, other in [("born", "dropped"), ("born", "ink"), ("dropped", "ink"), ("loss", "accuracy")]:
+        distance = np.linalg.norm(lab(palette[one], BLINDNESS[blindness]) - lab(palette[other], BLINDNESS[blindness]))
+        assert distance > 15, (one, other, distance)
+    for text in ("ink", "soft", "born", "dropped", "loss", "accuracy"):
+        assert contrast(palette[text], palette["ground"]) >= 4.5, text
+
+
+def contrast(one, other):
+    """The ratio of luminances, as WCAG defines it."""
+    y = [TO_XYZ[1] @ linear(colour) for colour in (one, other)]
+    return (max(y) + 0.05) / (min(y) + 0.05)
+
+
+def linear(colour):
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
 
 
 def test_a_taken_port_is_passed_over(film):

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rewire
+from rewire.film.format import read, topology_after
 from rewire.integrations.lightning import Rewire
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about workers, logging intervals and its own calls
@@ -164,3 +165,86 @@ def test_an_optimizer_that_is_not_there(tmp_path):
         trainer(tmp_path, Rewire(METHOD), enable_checkpointing=False).fit(Module(optimizers=0), loader())
     with pytest.raises(TypeError, match=r"call the method: rewire.ggr\(density=...\)"):
         Rewire(rewire.ggr)
+
+
+class TwoOptimizers(Module):
+    """Muon for the matrices in the middle, SGD for the rest, stepped by the module itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        self.manual_backward(super().training_step(batch, index))
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self):
+        return list(two_optimizers(self.net))
+
+
+def two_optimizers(net):
+    rest = [parameter for parameter in net.parameters() if parameter is not net[2].weight]
+    return torch.optim.Muon([net[2].weight], lr=0.02), torch.optim.SGD(rest, lr=0.1, momentum=0.9)
+
+
+def test_several_optimizers_are_one_training(tmp_path):
+    module, callback = TwoOptimizers(), Rewire(METHOD, optimizer=[0, 1], seed=5)
+    trainer(tmp_path, callback, enable_checkpointing=False).fit(module, loader())
+    model = network()
+    optimizers = two_optimizers(model)
+    rewirer = rewire.sparsify(model, optimizers, METHOD, seed=5)
+    for x, y in [*loader(), *loader()]:
+        F.cross_entropy(model(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert callback.rewirer.step == rewirer.step == 24
+    assert callback.rewirer.history == rewirer.history
+    assert len(rewirer.history) == 6
+    assert same(module.net, model)
+    callback.rewirer.check()
+
+
+def test_a_resumed_fit_with_several_optimizers(tmp_path):
+    whole = TwoOptimizers()
+    trainer(tmp_path, Rewire(METHOD, optimizer=(0, 1)), epochs=3, enable_checkpointing=False).fit(whole, loader())
+    first = trainer(tmp_path, Rewire(METHOD, optimizer=(0, 1)), epochs=1)
+    first.fit(TwoOptimizers(), loader())
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    module, callback = TwoOptimizers(), Rewire(METHOD, optimizer=(0, 1))
+    trainer(tmp_path, callback, epochs=3, enable_checkpointing=False).fit(
+        module, loader(), ckpt_path=tmp_path / "one.ckpt", weights_only=True
+    )
+    assert same(module, whole)
+
+
+def test_sparse_weights_in_another_optimizer_than_the_one_that_was_named(tmp_path):
+    with pytest.raises(ValueError, match="does not hold the weight of net.0, net.4: .*several optimizers"):
+        trainer(tmp_path, Rewire(METHOD), enable_checkpointing=False).fit(TwoOptimizers(), loader())
+    with pytest.raises(ValueError, match=r"not \[\]"):
+        Rewire(METHOD, optimizer=[])
+
+
+class Logging(Module):
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+def test_a_film_is_recorded_and_goes_on_after_resuming(tmp_path):
+    callback = Rewire(METHOD, film=tmp_path / "film")
+    first = trainer(tmp_path, callback, epochs=1)
+    first.fit(Logging(), loader())
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    resumed = Rewire(METHOD, film=tmp_path / "film")
+    trainer(tmp_path, resumed, epochs=2).fit(Logging(), loader(), ckpt_path=tmp_path / "one.ckpt")
+    lines = read(tmp_path / "film" / "film.jsonl")
+    rewirings = [line["step"] for line in lines if line["kind"] == "rewiring"]
+    assert rewirings == [one.step for one in resumed.rewirer.history] == [3, 6, 9, 12, 15, 18]
+    metrics = [line for line in lines if line["kind"] == "metrics"]
+    assert [line["step"] for line in metrics] == [12, 24]
+    assert all(0 < line["train_loss"] < 5 for line in metrics)
+    assert topology_after(lines) == [layer.active().tolist() for layer in resumed.rewirer.layers]

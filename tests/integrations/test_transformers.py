@@ -18,6 +18,7 @@ from transformers import (
 )
 
 import rewire
+from rewire.film.format import read, topology_after
 from rewire.integrations import transformers as integration
 from rewire.integrations.transformers import Rewire
 
@@ -221,3 +222,13 @@ def test_a_model_without_sparse_layers(tmp_path):
 
     with pytest.raises(ValueError, match="Empty has no Conv or Linear layer"):
         Trainer(model=Empty(), args=arguments(tmp_path), train_dataset=Images(), callbacks=[Rewire(METHOD)])
+
+
+def test_a_film_is_recorded_and_goes_on_after_resuming(tmp_path):
+    train(tmp_path, Rewire(METHOD, seed=5, film=tmp_path / "film"), max_steps=4)
+    callback = Rewire(METHOD, seed=5, film=tmp_path / "film")
+    train(tmp_path, callback, resume=True, eval_strategy="no")
+    lines = read(tmp_path / "film" / "film.jsonl")
+    assert [line["step"] for line in lines if line["kind"] == "rewiring"] == [2, 4, 6]
+    assert [line["step"] for line in lines if line["kind"] == "metrics" and "loss" in line] == list(range(1, 9))
+    assert topology_after(lines) == [layer.active().tolist() for layer in callback.rewirer.layers]

@@ -21,3 +21,18 @@ def test_no_two_labels_are_alike():
     runs = [run, *(replace(run, **change) for change in changes)]
     assert len(set(distinct_labels(runs))) == len(runs)
     assert unique_labels([run, run], ["a", "b"]) == ["seed 0 in a", "seed 0 in b"]
+
+
+def test_code_of_ones_own_is_told_apart_only_where_its_content_differs(tmp_path):
+    head = "import rewire\n\ndef mine(*, density, every, until):\n"
+    text = head + "    return rewire.set_(density=density, every=every, until=until)\n"
+    (tmp_path / "mine.py").write_text(text)
+    method = f"{tmp_path}/mine.py:mine"
+    runs = [Run(), Run(method=method)]
+    assert distinct_labels(runs) == ["ggr seed 0", "mine seed 0"]
+    assert common_label(runs[1:]) == "vgg-small digits mine 97% erk"
+    (tmp_path / "mine.py").write_text(text + "# changed\n")
+    runs.append(Run(method=method))
+    labels = [f"mine code {run.code[0].digest[:6]} seed 0" for run in runs[1:]]
+    assert distinct_labels(runs) == ["ggr seed 0", *labels]
+    assert len(set(labels)) == 2

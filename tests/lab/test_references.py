@@ -1,5 +1,7 @@
 """Code of one's own: where it is found, what is recorded, and what happens when it is missing or broken."""
 
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -12,7 +14,7 @@ from rewire.lab.data.datasets import load
 from rewire.lab.data.source import Dataset
 from rewire.lab.models import build
 from rewire.lab.names import METHODS
-from rewire.lab.references import MissingCodeError
+from rewire.lab.references import MissingCodeError, helpers, state
 from rewire.lab.run import Run
 
 METHOD = """
@@ -188,3 +190,101 @@ def test_normalisation_leaves_the_data_as_they_are(data):
     assert torch.equal(found.test_images, before)
     assert not torch.equal(x, before)
     assert np.allclose((before - found.mean[0]) / found.std[0], x, atol=1e-5)
+
+
+def test_what_a_file_imports_from_its_folder_is_part_of_its_code(tmp_path):
+    path, helper, deeper = (tmp_path / f"{name}.py" for name in ("uses", "helper_of_uses", "deeper_helper"))
+    path.write_text(
+        "from helper_of_uses import SHARE\n" + METHOD.replace("until=until)", "until=until, fraction=SHARE)")
+    )
+    helper.write_text("import deeper_helper\nSHARE = deeper_helper.VALUE\n")
+    deeper.write_text("VALUE = 0.25\n")
+    (tmp_path / "unrelated.py").write_text("1\n")
+    assert helpers(path) == [deeper, helper]
+    run = Run(method=f"{path}:mine")
+    assert "0.25" in repr(run.entry("method").example())
+    (tmp_path / "unrelated.py").write_text("2\n")
+    assert Run(method=f"{path}:mine").id == run.id
+    helper.write_text("SHARE = 0.125\n")
+    assert state(run.code[0]) == "has changed"
+    with pytest.raises(MissingCodeError, match=r"uses\.py:mine has changed since the run began"):
+        run.entry("method")
+    other = Run(method=f"{path}:mine")
+    assert other.id != run.id
+    assert "0.125" in repr(other.entry("method").example())  # the changed module was imported again
+
+
+def test_every_file_of_a_package_beside_it_counts_and_the_library_does_not(tmp_path):
+    path, package = tmp_path / "uses.py", tmp_path / "tools_of_uses"
+    for name in ("__init__.py", "deep/__init__.py", "deep/more.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("")
+    (tmp_path / "rewire").mkdir()
+    (tmp_path / "rewire" / "__init__.py").write_text("")
+    path.write_text("import rewire\nimport tools_of_uses.deep\nimport uses\n")
+    assert helpers(path) == [package / name for name in ("__init__.py", "deep/__init__.py", "deep/more.py")]
+
+
+PACKAGE = """
+import numpy as np
+from torch import nn
+import rewire
+from rewire.lab import grid
+
+def method(*, density, every, until):
+    "SET of a package."
+    return rewire.set_(density=density, every=every, until=until)
+
+def data():
+    "Noise."
+    rng = np.random.default_rng(0)
+    part = rng.integers(0, 255, (64, 8, 8)).astype(np.uint8), rng.integers(0, 2, 64)
+    return part, part
+
+def network(*, classes, image):
+    "Two layers."
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, classes))
+
+def experiment():
+    "From a package."
+    return grid(model="packed-net", data="packed-noise", method="packed-set", sparsity=0.8, epochs=1, batch_size=32)
+"""
+ENTRY_POINTS = """
+[rewire.methods]
+packed-set = things_of_mine:method
+broken = not_there:method
+[rewire.datasets]
+packed-noise = things_of_mine:data
+[rewire.models]
+packed-net = things_of_mine:network
+[rewire.experiments]
+packed-study = things_of_mine:experiment
+"""
+
+
+def test_an_installed_package_adds_things_of_all_kinds(tmp_path):
+    about = tmp_path / "site" / "things_of_mine-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: things-of-mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    (tmp_path / "site" / "things_of_mine.py").write_text(PACKAGE)
+
+    def rewire(*words, installed=True):
+        paths = [str(tmp_path / "site")] * installed + sys.path
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "80"}
+        command = [sys.executable, "-m", "rewire.lab", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+
+    methods = rewire("methods").stdout
+    assert "SET of a package." in methods
+    assert "broken\n    cannot be used: ModuleNotFoundError: No module named 'not_there'" in methods
+    assert "ggr" in methods
+    swept = rewire("sweep", "packed-study", "--workers", "1")
+    assert swept.returncode == 0, swept.stderr
+    assert "1 done, 0 running" in rewire("runs", "runs/packed-study").stdout
+    elsewhere = rewire("runs", "runs/packed-study", installed=False)
+    assert "1 done" in elsewhere.stdout
+    (folder,) = (tmp_path / "runs" / "packed-study").glob("packed-net_*")
+    refused = rewire("inspect", str(folder), installed=False)
+    assert refused.returncode == 2
+    assert "is not registered here: install or import its package" in refused.stderr

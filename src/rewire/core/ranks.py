@@ -7,6 +7,8 @@ Decisions about whole layers go through ``Ranks``. In a single process they cost
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from torch import Tensor
+
 from rewire.core.topology import ScoredPositions, merge
 
 
@@ -19,6 +21,9 @@ class Ranks(Protocol):
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks."""
+
+    def join(self, lists: Sequence[Tensor]) -> list[Tensor]:
+        """Each list of integers with those of the other ranks, in the order of the ranks."""
 
     def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """The ``k`` largest entries of each list over all ranks; returns those that this process holds."""
@@ -37,6 +42,10 @@ class Alone:
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of the only rank."""
         return [list(numbers)]
+
+    def join(self, lists: Sequence[Tensor]) -> list[Tensor]:
+        """The lists of the only rank."""
+        return list(lists)
 
     def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """The ``k`` largest entries of each list."""

@@ -59,6 +59,19 @@ class Group:
         found: list[list[int]] = everyone.tolist()
         return found
 
+    def join(self, lists: Sequence[Tensor]) -> list[Tensor]:
+        """Each list of int64 numbers followed by those of the other ranks, in the order of the ranks."""
+        lengths = self.gather([len(one) for one in lists])
+        if not lists or self.size == 1:
+            return list(lists)
+        mine = torch.cat(list(lists)).to(self._device)
+        everyone = mine.new_zeros(self.size, max(map(sum, lengths)))  # ranks with fewer numbers send zeros after them
+        padded = torch.cat([mine, mine.new_zeros(everyone.shape[1] - len(mine))])
+        dist.all_gather(list(everyone.unbind()), padded, group=self._group)
+        self.traffic += Traffic(1, gathered(everyone.shape[1], self.size))
+        split = [row[: sum(counts)].split(counts) for row, counts in zip(everyone, lengths, strict=True)]
+        return [torch.cat(parts) for parts in zip(*split, strict=True)]
+
     def add(self, counts: Tensor) -> Tensor:
         """The sum of int64 numbers over the ranks; the tensor that is given may be overwritten."""
         if self.size > 1:

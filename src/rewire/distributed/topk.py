@@ -34,6 +34,10 @@ class Shards:
         """The numbers of every rank."""
         return self.group.gather(numbers)
 
+    def join(self, lists: Sequence[Tensor]) -> list[Tensor]:
+        """Each list over all shards, on every rank."""
+        return self.group.join(lists)
+
     def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """Of each list, joined over the ranks, the part of its ``k`` largest that this process holds."""
         if not any(ks):

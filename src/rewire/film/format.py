@@ -60,3 +60,19 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not lines or lines[0].get("format") != FORMAT:
         raise ValueError(f"{path} is not a film: its first line should say {FORMAT!r}. Record one with rewire.record")
     return lines
+
+
+def topology_after(lines: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """The active positions of each layer, sorted, after all these lines of a film."""
+    header, *rest = lines
+    active = [decode(layer["active"]) for layer in header["layers"]]
+    for line in rest:
+        if line["kind"] == "rewiring":
+            active = [_edited(positions, edit) for positions, edit in zip(active, line["layers"], strict=True)]
+    return [positions.tolist() for positions in active]
+
+
+def _edited(positions: NDArray[np.int64], edit: dict[str, str]) -> NDArray[np.int64]:
+    if not edit:
+        return positions
+    return np.union1d(np.setdiff1d(positions, decode(edit["drop"]), assume_unique=True), decode(edit["grow"]))

@@ -1,8 +1,9 @@
 """``rewire watch``: a page, for this machine alone, that follows films as they are written. It writes nothing."""
 
 import json
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -72,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         if address.path == "/":
             self._answer(page().encode(), "text/html; charset=utf-8")
         elif address.path == "/films":
-            titles = [{"title": _title(path)} for path in self.server.films]
+            titles = [{"title": _title(path)} for path in self.server.find_new_films()]
             self._answer(json.dumps(titles).encode(), "application/json")
         elif address.path == "/film":
             self._film(parse_qs(address.query))
@@ -85,16 +86,24 @@ class Handler(BaseHTTPRequestHandler):
             if index < 0 or begin < 0:
                 raise IndexError(index)
             with self.server.films[index].open("rb") as file:
+                about = os.fstat(file.fileno())
                 file.seek(begin)
-                self._answer(file.read(CHUNK), "application/octet-stream")
+                self._answer(
+                    file.read(CHUNK),
+                    "application/octet-stream",
+                    # A training that resumes replaces the file: pages that have read further begin again.
+                    headers={"Film-Version": str(about.st_ino), "Film-Size": str(about.st_size)},
+                )
         except (KeyError, ValueError, IndexError, OverflowError):
             self._refuse(HTTPStatus.BAD_REQUEST)
         except OSError:
             self._refuse(HTTPStatus.NOT_FOUND)
 
-    def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _answer(
+        self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+    ) -> None:
         self.send_response(status)
-        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body)))):
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Security-Policy", POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
@@ -110,13 +119,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves films to this machine alone."""
+    """Serves films to this machine alone. ``folder``: where films of runs that begin later are looked for."""
 
     daemon_threads = True
 
-    def __init__(self, films: Sequence[Path], port: int = PORT) -> None:
-        self.films = list(films)
+    def __init__(self, films: Sequence[Path], port: int = PORT, folder: Path | None = None) -> None:
+        self.films, self._folder = list(films), folder
         super().__init__((HOST, _free_port(port)), Handler)
+
+    def find_new_films(self) -> list[Path]:
+        """All films, those that were begun since the last look at the end, so that the others keep their numbers."""
+        if self._folder is not None and self._folder.is_dir():
+            self.films += [path for path in sorted(self._folder.glob(f"*/{NAME}")) if path not in self.films]
+        return self.films
 
     @property
     def url(self) -> str:

@@ -6,7 +6,8 @@ be made sparse with a placeholder optimizer that never steps; the rewirer moves 
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from rewire.attach import sparsify
 from rewire.core.method import Method
+from rewire.film.recorder import Recorder, record
 from rewire.model.select import unwrap
 from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
+from rewire.stores.optimizer.optimizers import Given
 
 
 class ModelHook:
@@ -39,17 +42,18 @@ class ModelHook:
 
 
 class Attachment:
-    """The method and the options of ``sparsify``, and the rewirer that they result in."""
+    """The method and the options of ``sparsify``, the rewirer that they result in, and its film if one is wanted."""
 
-    def __init__(self, method: Method, options: dict[str, Any]) -> None:
+    def __init__(self, method: Method, options: dict[str, Any], film: str | Path | None = None) -> None:
         if not isinstance(method, Method):
             raise TypeError(
                 f"method must be a rewire.Method, not {method!r} (call the method: rewire.ggr(density=...))"
             )
-        self.method, self.options = method, options
+        self.method, self.options, self.film_folder = method, options, film
         self.rewirer: Rewirer | None = None
         self.when_sparse: Callable[[], None] | None = None  # called after the model was made sparse
         self._watched: nn.Module | None = None
+        self._film: Recorder | None = None
 
     def is_attached_to(self, model: nn.Module) -> bool:
         """Whether this very model has been made sparse already."""
@@ -60,14 +64,14 @@ class Attachment:
         if not self.is_attached_to(model):
             self._sparsify(model, _placeholder(unwrap(model)))
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
-        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer."""
+    def attach(self, model: nn.Module, optimizer: Given) -> Rewirer:
+        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer, or of several."""
         if self.rewirer is not None and self.is_attached_to(model):
             self.rewirer.follow(optimizer)
             return self.rewirer
         return self._sparsify(model, optimizer)
 
-    def _sparsify(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
+    def _sparsify(self, model: nn.Module, optimizer: Given) -> Rewirer:
         self.rewirer = sparsify(model, optimizer, self.method, **self.options)
         if self.when_sparse is not None:
             self.when_sparse()
@@ -84,6 +88,23 @@ class Attachment:
                 self.prepare(module)
 
         model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
+
+    def start_film(self) -> None:
+        """Record the rewirings from now on, if a folder was given. The rewirer's state must be loaded by then."""
+        self.stop_film()
+        if self.film_folder is not None and self.rewirer is not None:
+            self._film = record(self.rewirer, self.film_folder)
+
+    def log_to_film(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the film, if one is being recorded."""
+        if self._film is not None and metrics:
+            self._film.log(**metrics)
+
+    def stop_film(self) -> None:
+        """End the recording, if there is one."""
+        if self._film is not None:
+            self._film.close()
+            self._film = None
 
     def densities(self) -> dict[str, float]:
         """Metrics to log: the density of the network and of every layer."""

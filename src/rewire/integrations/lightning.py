@@ -1,5 +1,7 @@
 """Lightning: ``Trainer(callbacks=[Rewire(rewire.ggr(density=0.1, every=100, until=5_000))])``."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rewire.core.method import Method
@@ -18,13 +20,26 @@ class Rewire(Callback):
     """Makes a ``LightningModule`` sparse, rewires it while a ``Trainer`` fits it, and logs the densities of its layers.
 
     ``options`` are those of ``rewire.sparsify``. ``optimizer``: the index of the optimizer that has the sparse weights,
-    if the trainer has several. In a checkpoint, the masks are part of the module's state and the rest is the state of
-    this callback. Steps are optimizer steps, counted over all fits.
+    if the trainer has several, or a list of indices if the sparse weights are divided among them. ``film``: a
+    folder in which the rewirings are recorded, with the metrics that the module logs, for ``rewire watch``. In a
+    checkpoint, the masks are part of the module's state and the rest is the state of this callback. Steps are optimizer
+    steps, counted over all fits.
     """
 
-    def __init__(self, method: Method, *, optimizer: int = 0, **options: Any) -> None:
-        self._attachment = Attachment(method, options)
-        self._index = optimizer
+    def __init__(
+        self,
+        method: Method,
+        *,
+        optimizer: int | Sequence[int] = 0,
+        film: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        self._attachment = Attachment(method, options, film)
+        self._indices = [optimizer] if isinstance(optimizer, int) else list(optimizer)
+        if not self._indices or not all(isinstance(one, int) and one >= 0 for one in self._indices):
+            raise ValueError(
+                f"optimizer= is an index in what configure_optimizers() returns, or a list of them, not {optimizer!r}"
+            )
         self._loaded: dict[str, Any] | None = None
         self._logged = -1  # rewirings when the densities were last logged
 
@@ -44,19 +59,21 @@ class Rewire(Callback):
         renew_averages(trainer.callbacks, pl_module, self.rewirer)  # type: ignore[attr-defined]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Attach to the optimizer, which exists now, and load the rewirer's state."""
-        if self._index >= len(trainer.optimizers):
+        """Attach to the optimizers, which exist now, and load the rewirer's state."""
+        missing = [index for index in self._indices if index >= len(trainer.optimizers)]
+        if missing:
             raise ValueError(
-                f"Rewire(optimizer={self._index}) asks for an optimizer that the trainer does not have: "
+                f"Rewire(optimizer={missing[0]}) asks for an optimizer that the trainer does not have: "
                 f"configure_optimizers() made {len(trainer.optimizers)}, and one of them must hold the sparse weights"
             )
-        self._attachment.attach(pl_module, trainer.optimizers[self._index])
+        self._attachment.attach(pl_module, [trainer.optimizers[index] for index in self._indices])
         self._logged = -1
         self._restore()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Load the rewirer's state: some strategies load checkpoints only now."""
+        """Load the rewirer's state: some strategies load checkpoints only now. Then the film can begin."""
         self._restore()
+        self._attachment.start_film()
 
     def _restore(self) -> None:
         if self._loaded is not None and self.rewirer is not None:
@@ -70,6 +87,20 @@ class Rewire(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the densities after a rewiring at the last step."""
         self._log(trainer)
+        self._attachment.stop_film()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """End the film; it is whole up to the last rewiring."""
+        self._attachment.stop_film()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the epoch's metrics to the film."""
+        self._attachment.log_to_film(_scalars(trainer))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the metrics of a validation within an epoch to the film."""
+        if not trainer.sanity_checking:
+            self._attachment.log_to_film(_scalars(trainer))
 
     def _log(self, trainer: Trainer) -> None:
         if self.rewirer is None or self._logged == len(self.rewirer.history):
@@ -85,3 +116,8 @@ class Rewire(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the rewirer's state until there is a rewirer: Lightning calls this before fitting begins."""
         self._loaded = state_dict
+
+
+def _scalars(trainer: Trainer) -> dict[str, float]:
+    """What the module has logged, as numbers."""
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}

@@ -1,6 +1,7 @@
 """Hugging Face Transformers: ``Trainer(..., callbacks=[Rewire(rewire.ggr(density=0.1, every=100, until=5_000))])``."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +25,14 @@ KEY = "rewirer"  # the entry of the model's state_dict that holds the rewirer's 
 class Rewire(TrainerCallback):
     """Makes a model sparse, rewires it while a ``Trainer`` trains it, and logs the densities of its layers.
 
-    ``options`` are those of ``rewire.sparsify``. The model is sparse as soon as the trainer is built. Masks and the
-    rewirer's state are saved among the model's weights, because a trainer that resumes always loads these. Steps are
+    ``options`` are those of ``rewire.sparsify``. ``film``: a folder in which the rewirings are recorded, with losses
+    and evaluations, for ``rewire watch``. The model is sparse as soon as the trainer is built. Masks and the rewirer's
+    state are saved among the model's weights, because a trainer that resumes always loads these. Steps are
     optimizer steps, counted over all trainings.
     """
 
-    def __init__(self, method: Method, **options: Any) -> None:
-        self._attachment = Attachment(method, options)
+    def __init__(self, method: Method, *, film: str | Path | None = None, **options: Any) -> None:
+        self._attachment = Attachment(method, options, film)
         self._model: nn.Module | None = None  # the model whose state_dict includes the rewirer's state
         self._pending: Tensor | None = None  # the rewirer's state in the checkpoint that is being loaded
         self._restored = False  # whether a checkpoint was loaded since the last training began
@@ -72,6 +74,13 @@ class Rewire(TrainerCallback):
         self._attachment.attach(model, optimizer)
         self._add_state_to(model)
         self._restored, self._logged = False, -1
+        self._attachment.start_film()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """End the film."""
+        self._attachment.stop_film()
 
     def on_log(
         self,
@@ -82,6 +91,7 @@ class Rewire(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Add the densities to the first log of a training and to the first log after each rewiring."""
+        self._attachment.log_to_film(_metrics(logs or {}))
         if logs is None or self.rewirer is None or self._logged == len(self.rewirer.history):
             return
         self._logged = len(self.rewirer.history)
@@ -116,6 +126,16 @@ class Rewire(TrainerCallback):
         model.register_load_state_dict_pre_hook(ModelHook(model, before_loading))
         model.register_load_state_dict_pre_hook(_leave_rewirer_out)
         model.register_load_state_dict_post_hook(ModelHook(model, after_loading))
+
+
+def _metrics(logs: dict[str, float]) -> dict[str, float]:
+    """The loss and the results of evaluations among what a trainer logs; not how long they took."""
+    timing = ("_runtime", "_per_second")
+    return {
+        name: value
+        for name, value in logs.items()
+        if name == "loss" or (name.startswith("eval_") and not name.endswith(timing))
+    }
 
 
 def _leave_rewirer_out(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:

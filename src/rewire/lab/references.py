@@ -1,16 +1,18 @@
 """Code of one's own, named on the command line: ``package.module:function`` or ``path/to/file.py:function``.
 
-A run remembers which code it used: the file, the function and a hash of the file's content. The hash is part of the
-run's identity, so a changed file makes another run, and a run is never continued with other code than it began with.
+A run remembers which code it used: the file, the function and a hash of the file's content and of what it imports from
+its own folder. The hash is part of the run's identity, so a changed file makes another run, and a run is never
+continued with other code than it began with.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ class Code:
 
     role: str  # the field of the run: data, model or method
     name: str  # what the field says, such as cautious.py:cautious
-    digest: str  # of the file's content
+    digest: str  # of the content of the file, and of the files beside it that it imports
     path: str = field(compare=False)
 
 
@@ -77,8 +79,37 @@ def code_of(role: str, name: str, made_by: Any) -> Code | None:
 
 
 def digest(path: Path) -> str:
-    """Twelve hexadecimal digits that stand for the content of a file."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()
+    """Twelve hexadecimal digits that stand for the content of a file, and of the files beside it that it imports."""
+    content = path.read_bytes() + b"".join(helper.read_bytes() for helper in helpers(path))
+    return hashlib.blake2b(content, digest_size=6).hexdigest()
+
+
+def helpers(path: Path) -> list[Path]:
+    """The files in the folder of a Python file that it imports, directly or through one another; nothing is executed.
+
+    Of a package in that folder, every file counts.
+    """
+    found: dict[Path, None] = {}
+    left = [path]
+    while left:
+        for name in _imported(left.pop()):
+            module, package = path.parent / f"{name}.py", path.parent / name
+            files = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]
+            new = [file for file in files if file.is_file() and file != path and file not in found]
+            found |= dict.fromkeys(new)
+            left += new
+    return sorted(found)
+
+
+def _imported(path: Path) -> set[str]:
+    """The first parts of the names that a file imports; none if it cannot be parsed, which loading it will tell."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names} - {OUR_PACKAGE.rstrip(".")}
 
 
 def state(code: Code) -> str:
@@ -111,6 +142,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    _forget_changed(helpers(path))
     sys.modules[name] = module
     try:
         with _folder_on_path(path.parent):
@@ -121,6 +153,20 @@ def _load_file(path: Path) -> ModuleType:
             raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         raise
     return module
+
+
+_imported_contents: dict[Path, bytes] = {}  # of files beside those that were loaded, when they were
+
+
+def _forget_changed(files: Sequence[Path]) -> None:
+    """Let modules whose files have changed since they were imported be imported again."""
+    for path in files:
+        content = path.read_bytes()
+        if _imported_contents.setdefault(path, content) != content:
+            _imported_contents[path] = content
+            for name, module in list(sys.modules.items()):
+                if getattr(module, "__file__", None) == str(path):
+                    del sys.modules[name]
 
 
 def _import_module(place: str, reference: str) -> ModuleType:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.distributed.ranks import run as on_ranks
 
+from rewire.film.format import read
 from rewire.lab.cli.main import main
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
@@ -63,3 +64,20 @@ def test_one_process_is_not_sharded(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--fsdp"])
     assert "torchrun --nproc-per-node" in capsys.readouterr().err
+
+
+def filmed(folder, fsdp):
+    ranks = RankGroup(torch.distributed.get_rank(), torch.distributed.get_world_size(), fsdp)
+    train(RUN, folder, Place(ranks=ranks, film=True))
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["copies", "shards"])
+def test_the_film_of_several_ranks_is_that_of_one_process(tmp_path, fsdp):
+    train(RUN, tmp_path / "alone", Place(film=True))
+    on_ranks(filmed, 2, tmp_path / "ranks", tmp_path / "several", fsdp)
+    alone, several = (read(tmp_path / name / "film.jsonl") for name in ("alone", "several"))
+    assert sum(line["kind"] == "rewiring" for line in alone) >= 3
+    assert [line for line in several if line["kind"] != "metrics"] == [
+        line for line in alone if line["kind"] != "metrics"
+    ]
+    assert len(several) == len(alone)

@@ -194,3 +194,23 @@ def test_the_packed_store_leaves_the_same_results_and_resumes(tmp_path):
     assert train(run, tmp_path / "parts")["accuracy"] == whole["accuracy"]
     files = [(tmp_path / part / "topology.safetensors").read_bytes() for part in ("whole", "parts")]
     assert files[0] == files[1]
+
+
+def test_the_cosine_falls_from_the_warm_up_to_nothing():
+    run, steps = Run(epochs=5, warmup=1, lr=0.4, decay="cosine"), 10
+    rates = [learning_rate(run, step, steps) for step in (9, 10, 30, 49)]
+    assert rates[:3] == pytest.approx([0.4, 0.4, 0.2])  # half of the cosine is half of the rate
+    assert 0 < rates[3] < 0.001
+
+
+def test_adamw_resumes_bit_for_bit_and_refuses_momentum(tmp_path):
+    run = replace(QUICK, optimizer="adamw", decay="cosine", lr=1e-3, evaluate_every=2)
+    train(run, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", report=stop_after(1))
+    train(run, tmp_path / "parts")
+    a, b = (checkpoints.load(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+    assert "exp_avg" in a["optimizer"]["state"][0]
+    with pytest.raises(ValueError, match="momentum 0.5 is an option of SGD"):
+        replace(run, momentum=0.5)

@@ -1,6 +1,10 @@
 // Drawing: the river, the curves, the masks and one enlarged layer.
 const $ = (id) => document.getElementById(id);
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const styles = new Map(); // read once for each scheme: asking the browser forces it to lay out the page
+const css = (name) => {
+  if (!styles.has(name)) styles.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return styles.get(name);
+};
 const HUES = [210, 35, 160, 330, 265, 95, 185, 15, 235, 300, 60, 140];
 function fit(canvas, height) {
   const ratio = devicePixelRatio || 1,
@@ -15,7 +19,8 @@ function fit(canvas, height) {
   c.clearRect(0, 0, width, height);
   return [c, width];
 }
-const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => scheme.matches;
 const hue = (i, alpha) => `hsl(${HUES[i % HUES.length]} ${i % 24 < 12 ? 62 : 38}% ${dark() ? 58 : 46}% / ${alpha})`;
 
 function flows(before, after) {
@@ -33,15 +38,42 @@ function flows(before, after) {
   return list;
 }
 
-function river(canvas, film, end) {
-  const height = 260,
-    [c, width] = fit(canvas, height),
-    columns = film.columns;
-  if (!columns.length) return;
-  const most = Math.max(...columns.map((k) => k.nnz.reduce((a, b) => a + b, 0))) || 1;
-  const gap = Math.min(3, 60 / film.layers.length),
-    room = height - gap * (film.layers.length - 1);
-  const x = (i) => (end ? 4 + ((width - 8) * i) / end : 4),
+// The whole river is drawn once, until there is a new rewiring, another size or another scheme; a frame only copies it.
+const RIVER = 260; // its height
+function river(canvas, film, end, head) {
+  const [c, width] = fit(canvas, RIVER),
+    ratio = devicePixelRatio || 1;
+  if (!film.columns.length) return;
+  const key = [film.columns.length, end, width, ratio, dark()].join();
+  if (!canvas.drawn || canvas.drawn.key !== key) {
+    const image = document.createElement("canvas");
+    image.width = canvas.width;
+    image.height = canvas.height;
+    const context = image.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    drawRiver(context, width, film, end);
+    canvas.drawn = { key, image };
+  }
+  const at = place(head, end, width),
+    past = Math.round((at + 1) * ratio);
+  c.setTransform(1, 0, 0, 1, 0, 0);
+  const part = (from, to) =>
+    to > from && c.drawImage(canvas.drawn.image, from, 0, to - from, canvas.height, from, 0, to - from, canvas.height);
+  part(0, Math.min(past, canvas.width));
+  c.globalAlpha = 0.3;
+  part(past, canvas.width);
+  c.globalAlpha = 1;
+  c.setTransform(ratio, 0, 0, ratio, 0, 0);
+  c.fillStyle = css("--ink");
+  c.fillRect(at - 0.5, 0, 1, RIVER);
+}
+const place = (column, end, width) => (end ? 4 + ((width - 8) * column) / end : 4);
+
+function drawRiver(c, width, film, end) {
+  const columns = film.columns,
+    most = Math.max(...columns.map((k) => k.nnz.reduce((a, b) => a + b, 0))) || 1,
+    gap = Math.min(3, 60 / film.layers.length),
+    room = RIVER - gap * (film.layers.length - 1),
     pillar = Math.min(6, Math.max(1, (width - 8) / (end + 1) / 3));
   const tops = columns.map((column) => {
     let y = 0;
@@ -52,17 +84,17 @@ function river(canvas, film, end) {
     });
   });
   for (let t = 0; t < columns.length; t++) {
+    const x = place(t, end, width);
     columns[t].nnz.forEach((n, i) => {
-      c.fillStyle = hue(i, t <= film.now ? 0.95 : 0.3);
-      c.fillRect(x(t) - pillar / 2, tops[t][i], pillar, Math.max((n / most) * room, 0.6));
+      c.fillStyle = hue(i, 0.95);
+      c.fillRect(x - pillar / 2, tops[t][i], pillar, Math.max((n / most) * room, 0.6));
     });
     if (t + 1 === columns.length) break;
     const from = columns[t].nnz,
       to = columns[t + 1].nnz,
-      left = x(t) + pillar / 2,
-      right = x(t + 1) - pillar / 2,
-      mid = (left + right) / 2;
-    const shade = t < film.now ? 1 : 0.25,
+      left = x + pillar / 2,
+      right = place(t + 1, end, width) - pillar / 2,
+      mid = (left + right) / 2,
       out = tops[t].slice(),
       into = tops[t + 1].slice();
     const ribbon = (a, b, n, colour) => {
@@ -77,19 +109,16 @@ function river(canvas, film, end) {
       return (n / most) * room;
     };
     from.forEach((n, i) => {
-      const stays = Math.min(n, to[i]),
-        h = ribbon(out[i], into[i], stays, hue(i, 0.42 * shade));
+      const h = ribbon(out[i], into[i], Math.min(n, to[i]), hue(i, 0.42));
       out[i] += h;
       into[i] += h;
     });
     for (const [a, b, n] of flows(from, to)) {
-      const h = ribbon(out[a], into[b], n, hue(a, 0.8 * shade));
+      const h = ribbon(out[a], into[b], n, hue(a, 0.8));
       out[a] += h;
       into[b] += h;
     }
   }
-  c.fillStyle = css("--ink");
-  c.fillRect(x(film.now) - 0.5, 0, 1, height);
 }
 
 function curve(canvas, film, last, series) {
@@ -125,40 +154,44 @@ function curve(canvas, film, last, series) {
 }
 
 function colour(name) {
-  const c = document.createElement("canvas").getContext("2d");
-  c.fillStyle = css(name);
-  const n = parseInt(c.fillStyle.slice(1), 16);
+  const n = parseInt(css(name).slice(1), 16); // every colour of the style has six digits
   return [n >> 16, (n >> 8) & 255, n & 255];
 }
 
 function mask(canvas, film, i) {
-  const layer = film.layers[i];
-  canvas.width = layer.wide;
-  canvas.height = layer.high;
+  const layer = film.layers[i],
+    cells = layer.counts.length;
+  if (canvas.width !== layer.wide || canvas.height !== layer.high) {
+    canvas.width = layer.wide;
+    canvas.height = layer.high;
+  }
   const c = canvas.getContext("2d"),
-    image = c.createImageData(layer.wide, layer.high);
+    image = c.createImageData(layer.wide, layer.high),
+    pixels = image.data,
+    fresh = new Uint32Array(cells),
+    gone = new Uint32Array(cells);
   const [born, dropped, ink, ground] = ["--born", "--dropped", "--ink", "--panel"].map(colour);
-  const fresh = new Float64Array(layer.counts.length),
-    gone = new Float64Array(layer.counts.length);
   if (film.now) {
     const edit = film.edits[film.now - 1].layers[i];
     for (const p of edit.grow) fresh[layer.cell(p)]++;
     for (const p of edit.drop) gone[layer.cell(p)]++;
   }
-  const capacity = layer.size / layer.counts.length,
-    full = Math.max(...layer.counts, capacity > 1 ? 0 : 1) || 1;
-  for (let k = 0; k < layer.counts.length; k++) {
+  let full = layer.size > cells ? 0 : 1;
+  for (const n of layer.counts) if (n > full) full = n;
+  full = full || 1;
+  const many = Math.max(full * 0.25, 1);
+  for (let k = 0; k < cells; k++) {
     const n = layer.counts[k],
-      age = n ? film.now - layer.ages[k] / n : 0,
-      old = film.now ? age / film.now : 1;
-    const here = Math.min(1, n / full),
-      strength = here * (0.35 + 0.65 * old);
-    let rgb = ground.map((g, j) => g + (ink[j] - g) * strength);
-    const f = Math.min(1, fresh[k] / Math.max(full * 0.25, 1)),
-      d = Math.min(1, gone[k] / Math.max(full * 0.25, 1));
-    rgb = rgb.map((v, j) => v + (dropped[j] - v) * d * 0.8);
-    rgb = rgb.map((v, j) => v + (born[j] - v) * f * 0.9);
-    image.data.set([rgb[0], rgb[1], rgb[2], 255], 4 * k);
+      old = film.now && n ? 1 - layer.ages[k] / n / film.now : 1,
+      strength = Math.min(1, n / full) * (0.35 + 0.65 * old),
+      f = Math.min(1, fresh[k] / many) * 0.9,
+      d = Math.min(1, gone[k] / many) * 0.8;
+    for (let j = 0; j < 3; j++) {
+      let v = ground[j] + (ink[j] - ground[j]) * strength;
+      v += (dropped[j] - v) * d;
+      pixels[4 * k + j] = v + (born[j] - v) * f;
+    }
+    pixels[4 * k + 3] = 255;
   }
   c.putImageData(image, 0, 0);
 }

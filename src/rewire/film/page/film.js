@@ -3,11 +3,14 @@
 const SIDE = 64; // cells along the side of a tile
 async function positions(text) {
   if (!text) return new Float64Array(0);
-  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const letters = atob(text),
+    packed = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const out = [];
-  let at = 0,
+  const out = new Float64Array(bytes.length); // a position has at least one byte
+  let count = 0,
+    at = 0,
     value = 0,
     scale = 1;
   for (const byte of bytes) {
@@ -15,12 +18,12 @@ async function positions(text) {
     if (byte & 128) scale *= 128;
     else {
       at += value;
-      out.push(at);
+      out[count++] = at;
       value = 0;
       scale = 1;
     }
   }
-  return Float64Array.from(out);
+  return out.slice(0, count);
 }
 
 class Layer {
@@ -84,7 +87,11 @@ class Film {
   constructor(title, index) {
     this.title = title;
     this.index = index;
+    this.reset();
+  }
+  reset() {
     this.bytes = 0;
+    this.version = null; // of the file: a training that resumes replaces it
     this.rest = "";
     this.layers = [];
     this.edits = [];
@@ -116,13 +123,12 @@ class Film {
         return;
       }
       this.about = event;
-      this.layers = [];
-      for (const layer of event.layers) this.layers.push(new Layer(layer, await positions(layer.active)));
+      const active = await Promise.all(event.layers.map((layer) => positions(layer.active)));
+      this.layers = event.layers.map((layer, i) => new Layer(layer, active[i]));
       this.note(event.step);
     } else if (event.kind === "rewiring") {
-      const layers = [];
-      for (const layer of event.layers)
-        layers.push({ drop: await positions(layer.drop), grow: await positions(layer.grow) });
+      const decode = async (layer) => ({ drop: await positions(layer.drop), grow: await positions(layer.grow) });
+      const layers = await Promise.all(event.layers.map(decode));
       const atEnd = this.now === this.edits.length;
       const kept = this.now;
       this.seek(this.edits.length);

@@ -72,6 +72,10 @@ function build() {
       Object.assign(document.createElement("h2"), { textContent: "Masks" }),
       tiles,
     );
+    view.river.onclick = (event) => {
+      const box = view.river.getBoundingClientRect();
+      go(Math.round(((event.clientX - box.left - 4) / (box.width - 8)) * length()));
+    };
     $("runs").append(section);
     views.push(view);
   }
@@ -97,14 +101,12 @@ function paint() {
     film.seek(Math.min(time, film.edits.length));
     view.problem.textContent = film.problem;
     if (!film.columns.length) continue;
-    river(view.river, film, end);
-    const keys = [...new Set(film.metrics.flatMap((m) => Object.keys(m)))].filter((k) => !["kind", "step"].includes(k));
+    river(view.river, film, end, film.now);
     curve(
       view.metrics,
       film,
       last,
-      keys
-        .slice(0, 2)
+      drawnMetrics(film)
         .map((k, i) => [
           k,
           film.metrics.filter((m) => k in m).map((m) => [m.step, m[k]]),
@@ -125,6 +127,13 @@ function paint() {
   $("where").textContent =
     film && film.columns[film.now] ? `step ${film.columns[film.now].step.toLocaleString()}` : "start";
 }
+function drawnMetrics(film) {
+  // two curves: a loss and an accuracy if there are any, else what came first
+  const keys = [...new Set(film.metrics.flatMap((m) => Object.keys(m)))].filter((k) => !["kind", "step"].includes(k));
+  const loss = keys.find((k) => /loss/i.test(k)) || keys[0],
+    rest = keys.filter((k) => k !== loss);
+  return [loss, rest.find((k) => /acc/i.test(k)) || rest[0]].filter(Boolean);
+}
 function go(to) {
   time = Math.max(0, Math.min(to, length()));
   following = time === length();
@@ -139,18 +148,24 @@ function play(on) {
   $("play").setAttribute("aria-pressed", on);
   if (on) {
     if (time === length()) time = 0;
-    tick(performance.now());
+    then = performance.now();
+    requestAnimationFrame(tick);
   } else go(time);
 }
 let then = 0;
 function tick(now) {
+  // the head moves with every frame; masks and curves change when it reaches a rewiring
   if (!playing) return;
-  if (now - then > Math.max(33, 6000 / (length() + 1))) {
-    then = now;
+  const interval = Math.max(33, 6000 / (length() + 1));
+  if (now - then >= interval) {
+    then = now - then > 2 * interval ? now : then + interval;
     if (time >= length()) return play(false);
     time++;
-    draw();
+    paint();
   }
+  const head = Math.min(time + (now - then) / interval, length());
+  for (const { film, river: canvas } of views)
+    if (film.columns.length) river(canvas, film, length(), Math.min(head, film.edits.length));
   requestAnimationFrame(tick);
 }
 $("play").onclick = () => play(!playing);
@@ -168,7 +183,8 @@ addEventListener("keydown", (event) => {
   if (event.key === "ArrowLeft") go(time - 1);
 });
 addEventListener("resize", draw);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+scheme.addEventListener("change", () => {
+  styles.clear();
   build();
   draw();
 });
@@ -188,18 +204,28 @@ async function follow(film) {
     film.problem = "this film cannot be read any more";
     return false;
   }
-  const bytes = new Uint8Array(await answer.arrayBuffer());
+  const bytes = new Uint8Array(await answer.arrayBuffer()),
+    version = answer.headers.get("Film-Version");
+  if (film.bytes && (version !== film.version || +answer.headers.get("Film-Size") < film.bytes)) {
+    film.reset(); // the training was resumed from an earlier step
+    return true;
+  }
+  film.version = version;
   if (!bytes.length) return false;
   film.bytes += bytes.length;
   await film.add(film.decoder.decode(bytes, { stream: true }));
   return true;
 }
-async function main() {
-  const list = FILMS.length ? FILMS : await (await fetch("/films")).json();
-  list.forEach((entry, i) => {
-    films.push(new Film(entry.title, i));
-    for (const id of ["first", "second"]) $(id).append(new Option(entry.title, i));
+async function list() {
+  // films that are not in the lists of runs yet
+  const entries = FILMS.length ? FILMS : await (await fetch("/films")).json();
+  entries.slice(films.length).forEach((entry) => {
+    for (const id of ["first", "second"]) $(id).append(new Option(entry.title, films.length));
+    films.push(new Film(entry.title, films.length));
   });
+}
+async function main() {
+  await list();
   if (FILMS.length) {
     for (const [i, film] of films.entries()) await film.add(FILMS[i].text);
   } else while (await follow(films[0]));
@@ -210,10 +236,11 @@ async function main() {
   for (;;) {
     let news = false;
     for (const film of [...shown]) {
-      const known = film.layers.length;
+      const about = film.about;
       while (await follow(film)) news = true;
-      if (film.layers.length !== known) build();
+      if (film.about !== about) build();
     }
+    await list();
     if (news) {
       if (following && !playing) go(length());
       else draw();

@@ -1,6 +1,6 @@
 """``rewire methods``, ``models``, ``data`` and ``experiments``: what there is."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,12 +16,17 @@ from rewire.lab.experiments.registry import EXPERIMENTS
 from rewire.lab.models.registry import MODELS
 from rewire.lab.names import METHODS
 
+About = tuple[str, list[str]]  # the label of an entry, and lines that say what it is
+
 
 def methods(command: "cli.Methods", words: str) -> None:
     """The methods and their parts."""
-    for name in METHODS.names():
+
+    def about(name: str) -> About:
         entry = METHODS.find(name)
-        _entry(name, entry.plain_look.label, [entry.summary, _composition(entry.example(density=0.03))])
+        return entry.plain_look.label, [entry.summary, _composition(entry.example(density=0.03))]
+
+    _list(METHODS.names(), about)
     _own("method", "--method")
 
 
@@ -47,17 +52,18 @@ def _part(part: Any) -> str:
 
 def models(command: "cli.Models", words: str) -> None:
     """The networks."""
-    for name in MODELS.names():
-        _entry(name, MODELS.find(name).label, [MODELS.find(name).about])
+    _list(MODELS.names(), lambda name: (MODELS.find(name).label, [MODELS.find(name).about]))
     _own("network", "--model")
 
 
 def experiments(command: "cli.Experiments", words: str) -> None:
     """The experiments."""
-    for name in EXPERIMENTS.names():
+
+    def about(name: str) -> About:
         entry = EXPERIMENTS.find(name)
-        scales = "scales: demo, laptop, paper" if entry.has_scales else ""
-        _entry(name, "", [entry.about, scales])
+        return "", [entry.about, "scales: demo, laptop, paper" if entry.has_scales else ""]
+
+    _list(EXPERIMENTS.names(), about)
     _own("experiment", "rewire sweep")
 
 
@@ -72,16 +78,28 @@ def data(command: "cli.Data", words: str) -> None:
         where = f"{command.name} is in {path}" if path else f"{command.name} is embedded: nothing to fetch"
         console.print(where, highlight=False, soft_wrap=True)
         return
-    for name in DATASETS.names():
-        source = DATASETS.find(name)
-        lines = [source.about]
-        if isinstance(source, Source):
-            size = f"{source.download / 1e6:,.0f} MB to download" if source.download else "embedded"
-            shape = "x".join(map(str, source.shape))
-            counts = f"{source.train:,} + {source.test:,} images of {shape}, {source.classes} classes"
-            lines.append(f"{counts}; {size}")
-        _entry(name, source.label, lines)
+    _list(DATASETS.names(), _about_data)
     _own("data set", "--data")
+
+
+def _about_data(name: str) -> About:
+    source = DATASETS.find(name)
+    if not isinstance(source, Source):
+        return source.label, [source.about]
+    size = f"{source.download / 1e6:,.0f} MB to download" if source.download else "embedded"
+    shape = "x".join(map(str, source.shape))
+    counts = f"{source.train:,} + {source.test:,} images of {shape}, {source.classes} classes"
+    return source.label, [source.about, f"{counts}; {size}"]
+
+
+def _list(names: Iterable[str], about: Callable[[str], About]) -> None:
+    """Every entry; one that another package registers and that does not work is named with its error."""
+    for name in names:
+        try:
+            label, lines = about(name)
+        except Exception as error:
+            label, lines = "", [f"cannot be used: {type(error).__name__}: {error}"]
+        _entry(name, label, lines)
 
 
 def _entry(name: str, label: str, lines: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ def watch(command: "cli.Watch", words: str) -> None:
         save(films, command.save)
         print(f"written to {command.save}")
         return
-    server = Server(films, command.port)
+    server = Server(films, command.port, folder=command.target)
     print(f"watch {len(films)} film{'s' if len(films) > 1 else ''} at {server.url} (Ctrl-C ends)", flush=True)
     try:
         server.serve_forever()

@@ -37,6 +37,7 @@ class Picture:
     title: str
     caption: str
     figure: Figure
+    details: str = ""  # HTML for the page, below the figure
 
 
 @dataclass(frozen=True)

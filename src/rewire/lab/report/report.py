@@ -12,43 +12,50 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rewire.lab.compact import read_runs
 from rewire.lab.report.cells import Cell, Table
 from rewire.lab.report.comparison import Arrangement, comparison_tables
+from rewire.lab.report.films import film_section
 from rewire.lab.report.groups import distinct
 from rewire.lab.report.pictures import Picture, pictures
 from rewire.lab.report.registry import tables
 from rewire.lab.report.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
 from rewire.lab.report.style import dark_shades, save, to_svg
-from rewire.lab.results import STATUSES, Record, atomically, read_json, read_records
+from rewire.lab.results import STATUSES, Record, atomically, read_json
 
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
 
 CSS = files("rewire.lab.report").joinpath("report.css").read_text()
+SCRIPT = files("rewire.lab.report").joinpath("report.js").read_text()
+# The browser itself refuses to fetch anything for this page.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-src 'self'"
 
 
-def write_report(directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None) -> Path:
+def write_report(
+    directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None, out: Path | None = None
+) -> Path:
     """``report.html`` and the folder ``report`` with every table and figure; returns the path of the page.
 
     Args:
-        directory: a folder with runs below it.
+        directory: a folder with runs below it, or a file that ``rewire collect`` wrote.
         layer: whose masks are shown; the third layer if not given.
         arrangement: the rows and columns of one more table, over all runs.
+        out: the folder to write to; the folder of the runs, or one beside the file that is named after it.
 
     """
-    records = read_records(directory)
+    records = read_runs(directory)
+    out = out or (directory.with_suffix("") if directory.is_file() else directory)
     sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
     shown_tables, shown_figures = report_tables(records, arrangement), pictures(records, layer)
     for table in shown_tables:
         for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
-            _write(directory / "report" / f"{table.name}.{kind}", text)
+            _write(out / "report" / f"{table.name}.{kind}", text)
     for picture in shown_figures:
-        save(picture.figure, directory / "report" / picture.name)
-    names = [_sweep_title(sweep) for sweep in sweeps]
-    _write(
-        directory / "report.html",
-        page(" · ".join(names) or directory.resolve().name, records, sweeps, shown_tables, shown_figures),
-    )
-    return directory / "report.html"
+        save(picture.figure, out / "report" / picture.name)
+    title = " · ".join(_sweep_title(sweep) for sweep in sweeps) or directory.resolve().name
+    films = film_section(records, directory)
+    _write(out / "report.html", page(title, records, sweeps, shown_tables, shown_figures, films))
+    return out / "report.html"
 
 
 def report_tables(records: list[Record], arrangement: Arrangement | None) -> list[Table]:
@@ -77,35 +84,43 @@ def to_html(table: Table) -> str:
 
 
 def page(
-    title: str, records: list[Record], sweeps: Sweeps, shown_tables: list[Table], shown_figures: list[Picture]
+    title: str,
+    records: list[Record],
+    sweeps: Sweeps,
+    shown_tables: list[Table],
+    shown_figures: list[Picture],
+    films: str = "",
 ) -> str:
-    """The whole report as one page that loads nothing else."""
+    """The whole report as one page that loads nothing else. Without JavaScript it shows all but the films."""
     shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in dark_shades().items())
     parts: list[Table | Picture] = [*shown_tables, *shown_figures]
     links = "".join(f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in parts)
+    links += '<li><a href="#films">Films</a></li>' if films else ""
     nothing = '<p class="soft">No run is finished yet: tables appear with the first one.</p>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f"<title>{escape(title)} · Rewire report</title><style>{CSS.replace('SHADES', shades)}</style></head>"
         f'<body><main><p class="soft">Rewire report</p><h1>{escape(title)}</h1>{_status(records, sweeps)}'
         f"<nav><ul>{links}</ul></nav><h2>Tables</h2>{''.join(map(to_html, shown_tables)) or nothing}"
-        f"<h2>Figures</h2>{''.join(map(_figure, shown_figures)) or nothing.replace('tables', 'figures')}"
-        f"<h2>How this was made</h2>{_origin(records, sweeps)}</main></body></html>\n"
+        f"<h2>Figures</h2>{''.join(map(_figure, shown_figures)) or nothing.replace('tables', 'figures')}{films}"
+        f"<h2>How this was made</h2>{_origin(records, sweeps)}</main><script>{SCRIPT}</script></body></html>\n"
     )
 
 
 def _figure(picture: Picture) -> str:
     label = f'<svg role="img" aria-label="{escape(picture.title)}"'
-    return _section(picture, to_svg(picture.figure, picture.name).replace("<svg", label, 1), "", ("png", "svg"))
+    svg = to_svg(picture.figure, picture.name).replace("<svg", label, 1)
+    return _section(picture, svg, "", ("png", "svg"), picture.details)
 
 
-def _section(of: Table | Picture, content: str, key: str, kinds: Iterable[str]) -> str:
+def _section(of: Table | Picture, content: str, key: str, kinds: Iterable[str], details: str = "") -> str:
     """A heading, a box that scrolls, a caption, and links to the same in other formats."""
     links = " ".join(f'<a href="report/{escape(of.name)}.{kind}">{kind.upper()}</a>' for kind in kinds)
     return (
         f'<section id="{escape(of.name)}"><h3>{escape(of.title)}</h3><figure><div class="scroll" tabindex="0">{content}'
-        f"</div><figcaption>{key}{escape(of.caption)} {links}</figcaption></figure></section>"
+        f"</div><figcaption>{key}{escape(of.caption)} {links}</figcaption></figure>{details}</section>"
     )
 
 
@@ -146,7 +161,7 @@ def _status(records: list[Record], sweeps: Sweeps) -> str:
 def _origin(records: list[Record], sweeps: Sweeps) -> str:
     """The commands and the machines, with the number of runs of each."""
     results = [record.result for record in records if record.result]
-    commands = dict.fromkeys(str(result["command"]) for result in results)
+    commands = dict.fromkeys(str(result["command"]) for result in results if "command" in result)
     text = "".join(f"<pre>{escape(sweep['command'])}</pre>" for sweep in sweeps)
     if commands:
         others = f"<pre>{escape(chr(10).join(commands))}</pre>"

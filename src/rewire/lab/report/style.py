@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rewire.core.named import Look
 from rewire.lab.names import DENSE_LOOK
+from rewire.lab.report.hover import hover_points, mark_series
 from rewire.lab.report.looks import all_looks
 from rewire.lab.results import write_with
 
@@ -61,10 +62,12 @@ def to_svg(figure: Figure, prefix: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     head, _, body = text[text.index("<svg") :].partition(">")
     text = re.sub(r' (?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", head) + ">" + body
+    text = mark_series(text)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
     for light in dark_shades():
         text = text.replace(light, f"var(--c{light[1:]}, {light})")
-    return text
+    head, closing, rest = text.rpartition("</svg>")
+    return head + hover_points(figure) + closing + rest
 
 
 def tile(mask: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from rewire.lab.report.groups import distinct
+from rewire.lab.report.hover import describe_points, name_series, seeds_text
 from rewire.lab.report.looks import start_position
 from rewire.lab.report.pictures import Picture, Subject, by_method, curve_style, panels, register_figure
 from rewire.lab.report.style import STYLE
@@ -33,7 +34,7 @@ def picture(subject: Subject) -> list[Picture]:
 
 @matplotlib.rc_context(STYLE)
 def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
-    """Test accuracy after every epoch: mean of the seeds, band from worst to best; a panel per sparsity and start."""
+    """Test accuracy over the epochs: mean of the seeds, band from worst to best; a panel per sparsity and start."""
     known = [one for one in distinct(records) if one.metrics]
     columns = {(one.run.start, one.run.sparsity): None for one in known if not one.run.is_dense}
     order = sorted(columns, key=lambda column: (start_position(column[0]), column[1])) or [(DENSE, 0.0)]
@@ -50,10 +51,17 @@ def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
 
 
 def _curve(axes: Axes, method: str, group: Iterable[Record]) -> None:
-    by_epoch: dict[int, list[float]] = defaultdict(list)
-    for line in (line for one in group for line in one.metrics):
-        by_epoch[line["epoch"]].append(line["accuracy"])
+    by_epoch: dict[int, dict[int, float]] = defaultdict(dict)  # accuracy by seed
+    for one in group:
+        for line in (line for line in one.metrics if "accuracy" in line):
+            by_epoch[line["epoch"]][one.run.seed] = line["accuracy"]
     epochs, style = sorted(by_epoch), curve_style(method)
-    worst, mean, best = ([of(by_epoch[epoch]) for epoch in epochs] for of in (min, fmean, max))
-    axes.fill_between(epochs, worst, best, color=style["color"], alpha=0.18, linewidth=0)
-    axes.plot(epochs, mean, **style, markevery=max(len(epochs) // 8, 1), linewidth=1.4, label=method)
+    worst, mean, best = ([of(by_epoch[epoch].values()) for epoch in epochs] for of in (min, fmean, max))
+    band = axes.fill_between(epochs, worst, best, color=style["color"], alpha=0.18, linewidth=0)
+    name_series(band, method)
+    (curve,) = axes.plot(epochs, mean, **style, markevery=max(len(epochs) // 8, 1), linewidth=1.4, label=method)
+    texts = [
+        f"{method}, epoch {epoch}: {value:.2%} ({seeds_text(by_epoch[epoch], '.2%')})"
+        for epoch, value in zip(epochs, mean, strict=True)
+    ]
+    describe_points(curve, method, texts)

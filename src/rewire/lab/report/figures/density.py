@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from rewire.lab.report.hover import describe_points
 from rewire.lab.report.pictures import Picture, Subject, finished_by_method, layer_counts, panels, register_figure
 from rewire.lab.report.style import DEPTH, STYLE, logarithmic, some
 from rewire.lab.results import Record
@@ -32,7 +33,10 @@ def density_over_time(records: Iterable[Record]) -> Figure:
         path = np.mean([[line["nnz"] for line in one.metrics[:epochs]] for one in group], axis=0).reshape(epochs, -1)
         for i, name in enumerate(names):
             line = np.maximum([start[i], *path[:, i]], 0.5) / sizes[i]  # zero is not on a logarithmic axis
-            axes.plot(line, color=DEPTH(i / max(len(names) - 1, 1)), linewidth=1.4, label=name)
+            (curve,) = axes.plot(line, color=DEPTH(i / max(len(names) - 1, 1)), linewidth=1.4, label=name)
+            seeds = ", ".join(str(one.run.seed) for one in group)
+            texts = [f"{name}, epoch {epoch}: {value:.3%} (mean of seeds {seeds})" for epoch, value in enumerate(line)]
+            describe_points(curve, name, texts)
         axes.set_title(method)
         logarithmic(axes, percent=True)
     handles, labels = grid[0].get_legend_handles_labels()

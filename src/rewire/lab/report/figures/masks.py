@@ -1,6 +1,7 @@
 """Figure 3 of the paper: the masks of one layer, method beside method."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 
 from rewire._lookup import choose
 from rewire.lab.report.ablation import ONLY_ABLATION
+from rewire.lab.report.layer_images import layer_images
 from rewire.lab.report.pictures import Picture, Subject, by_method, register_figure
 from rewire.lab.report.style import GRID, MASK, STYLE, WIDTH, shrink, tile
 from rewire.lab.results import Record
@@ -28,7 +30,10 @@ def picture(subject: Subject) -> list[Picture]:
     layer = subject.layer if subject.layer in names else names[min(2, len(names) - 1)]
     about = "White: active weights. Outputs down, inputs across, each kernel a tile. First seed."
     figure = masks(subject.column_records, str(layer))
-    return [subject.picture("masks", f"Figure 3: masks of layer {layer}", f"{about} {subject.column_title}", figure)]
+    title = f"Figure 3: masks of layer {layer}"
+    picture = subject.picture("masks", title, f"{about} {subject.column_title}", figure)
+    topologies = {method: topology for method, group in groups.items() if (topology := _masks(group))}
+    return [replace(picture, details=layer_images(topologies, str(layer)))]
 
 
 @matplotlib.rc_context(STYLE)

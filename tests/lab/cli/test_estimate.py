@@ -86,12 +86,14 @@ def test_short_runs_are_estimated_with_what_surrounds_their_epochs():
     """Four runs of two epochs of 0.1 s that take 1 s to set up and 0.5 s to end, one worker, after the first epoch."""
     runs = [replace(BASE, epochs=2, seed=seed) for seed in range(4)]
     estimate = Estimate(runs, 1)
-    estimate.add_setup(1.0)
+    estimate.add_setup(2.0, first=True)  # a half of which is expected of the others
     estimate.add_epoch(runs[0], 0.1)
     epochs = {run.id: int(run is runs[0]) for run in runs}
     assert estimate.left(epochs, runs[:1]) == pytest.approx(0.1 + 3 * 1.2)
     estimate.add_end(0.5)
     assert estimate.left(epochs, runs[:1]) == pytest.approx(0.6 + 3 * 1.7)
+    estimate.add_setup(0.2)
+    assert estimate.left(epochs, runs[:1]) == pytest.approx(0.6 + 3 * 0.9)
 
 
 def test_the_first_estimate_of_a_real_sweep_is_within_a_factor_of_two(tmp_path):

@@ -30,6 +30,7 @@ class Display:
         self._estimate = Estimate(runs, workers)
         self._began: dict[str, float] = {}  # when a worker took up a run
         self._heard: dict[str, float] = {}  # when the last epoch of a run ended
+        self._warm = False  # whether a run has ended, so that some worker is past its first
         self._tasks: dict[str, TaskID] = {}
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -64,6 +65,7 @@ class Display:
             self._print(run, "[yellow]its worker was killed: the run resumes from its last checkpoint[/]")
         elif kind == "done":
             self.finished += 1
+            self._warm = True
             if run.id in self._heard:
                 self._estimate.add_end(time.monotonic() - self._heard[run.id])
             self._print(run, f"{event['accuracy']:.2%}")
@@ -81,7 +83,8 @@ class Display:
         self._estimate.add_epoch(run, event["seconds"])
         self._heard[run.id] = time.monotonic()
         if event["epoch"] == 1:
-            self._estimate.add_setup(max(time.monotonic() - self._began[run.id] - event["seconds"], 0.0))
+            setup = time.monotonic() - self._began[run.id] - event["seconds"]
+            self._estimate.add_setup(max(setup, 0.0), first=not self._warm)
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
             self._bars.advance(self._all)

@@ -68,8 +68,8 @@ def draw(sparsities: list[str], networks: dict[str, list[float]], look: Look) ->
             top, length = y + i * BAR, value * scale
             parts.append(f'<rect x="{LEFT}" y="{top}" width="{length:.1f}" height="{BAR - 1}" fill="{colour}"/>')
             parts.append(f'<text x="{LEFT + length + 5:.1f}" y="{top + 9}" font-size="10">{value:g}</text>')
-    x = LEFT + scale
-    line = f'x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{height - 12}"'
+    dense = LEFT + scale
+    line = f'x1="{dense:.1f}" y1="{TOP - 6}" x2="{dense:.1f}" y2="{height - 12}"'
     parts.append(f'<line {line} stroke="{look.faint}" stroke-dasharray="3 3"/>')
     return "\n".join([*parts, "</svg>", ""])
 

@@ -33,6 +33,11 @@ def cnn(seed=0):
     )
 
 
+def network_for(method):
+    """A network with convolutions and the shape of its input; without them for methods of linear layers."""
+    return (mlp(), (12,)) if method == "chts" else (cnn(), (3, 6, 6))
+
+
 def batch(step, shape=(12,), size=16, dtype=torch.float32):
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, *shape, generator=generator, dtype=dtype)

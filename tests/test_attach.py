@@ -248,3 +248,42 @@ def test_where_the_topology_cannot_tell_the_first_gradient_does():
     F.cross_entropy(model(x), y).backward()
     with pytest.warns(UserWarning, match="gradient of every sparse weight is exactly zero"):
         rewirer.store.optimizer.step()
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+@pytest.mark.parametrize("store", ["masked", "packed"])
+@pytest.mark.parametrize("sign", ["norm", "optimizer"])
+def test_a_trained_network_is_not_thrown_away_without_a_word(store, sign):
+    model = normed() if sign == "norm" else mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, 3)
+    if sign == "norm":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    before = copy.deepcopy(model)
+    for start in ("erk", "connected-erk"):
+        with pytest.warns(UserWarning, match="keeps 20% of its weights at random: start='magnitude' keeps the largest"):
+            rewire.sparsify(
+                model, optimizer, rewire.rigl(density=0.2, every=3, until=9, start=start), store=store
+            ).remove()
+        model.load_state_dict(before.state_dict())
+    rewire.sparsify(model, optimizer, rewire.rigl(density=0.2, every=3, until=9, start="magnitude"), store=store)
+
+
+def test_what_is_not_trained_or_not_thrown_away_is_not_mentioned():
+    method = rewire.rigl(density=0.2, every=3, until=9)
+    model = normed()
+    with torch.no_grad():
+        model[1].weight.zero_()  # as the last norm of a residual block often starts
+    model(torch.randn(2, 12))
+    rewire.sparsify(model, torch.optim.SGD(model.parameters(), lr=0.1), method)
+    trained = normed()
+    nn.init.uniform_(trained[1].weight)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    rewire.sparsify(trained, optimizer, method, init="fan_in").remove()  # the values do not matter
+    nn.init.uniform_(trained[0].weight)
+    nn.init.uniform_(trained[3].weight)
+    rewire.sparsify(trained, optimizer, rewire.gmp(density=0.2, every=3, until=9))  # all weights are kept at first

@@ -17,10 +17,9 @@ from rewire.lab.cli.main import main
 ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
-    "CONTRIBUTING.md",
     *sorted(f"docs/tutorials/{path.name}" for path in ROOT.glob("docs/tutorials/*")),
 ]
-BLOCK = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 SMALL = ["--epochs", "1", "--set", "limit=64", "--set", "width=0.25", "--seeds", "1"]
 SMALLER = {  # the first words of a command: what is appended to it
@@ -42,8 +41,8 @@ def starts(line, table):
 
 def commands(text):
     """The lines of all blocks of commands, without comments."""
-    for block in BLOCK.findall(text):
-        for line in block.splitlines():
+    for language, block in BLOCK.findall(text):
+        for line in block.splitlines() if language in ("", "sh") else ():
             if words := shlex.split(line, comments=True):
                 yield shlex.join(words)
 
@@ -74,6 +73,12 @@ def test_the_commands_of_a_page_work(page, tmp_path, monkeypatch, one_thread):
         if line == "rewire report runs/table1-laptop":
             made_up.sweep(Path("runs/table1-laptop"))  # the sweep before it takes hours
         run(line)
+
+
+def test_the_page_for_contributors_shows_commands_of_the_readme():
+    shown = set(commands((ROOT / "CONTRIBUTING.md").read_text()))
+    assert shown
+    assert shown <= set(commands((ROOT / "README.md").read_text()))
 
 
 def test_what_is_run_elsewhere_exists():

@@ -14,13 +14,14 @@ def test_the_names_of_the_design():
     assert sorted(rewire.METHODS) == sorted(
         [
             *("static", "set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"),
-            *("acdc", "gse", "mest", "mest_soft"),
+            *("acdc", "gse", "mest", "mest_soft", "srigl", "chts"),
         ]
     )
 
 
-def test_methods_are_compositions_without_loops_and_ifs():
-    tree = ast.parse(inspect.getsource(methods))
+@pytest.mark.parametrize("module", [methods, methods.registry, methods.baselines, methods.rewiring])
+def test_methods_are_compositions_without_loops_and_ifs(module):
+    tree = ast.parse(inspect.getsource(module))
     forbidden = (ast.For, ast.While, ast.If, ast.IfExp, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.Try)
     assert [type(node).__name__ for node in ast.walk(tree) if isinstance(node, forbidden)] == []
 

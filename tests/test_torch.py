@@ -176,6 +176,15 @@ def test_writes_to_a_tensor_are_counted():
         assert _torch.write_count(torch.zeros(3)) == -1
 
 
+def test_semi_structured_arrays_hold_half_of_the_values_and_where_they_are():
+    dense = torch.zeros(32, 64, dtype=torch.float16)
+    dense[:, ::4], dense[:, 3::4] = 1.0, 2.0
+    values, metadata = _torch.semi_structured_arrays(dense)
+    assert values.shape == (32, 32)
+    assert metadata.shape == (32, 4)
+    assert torch.equal(_torch.from_semi_structured(values, metadata), dense)
+
+
 SOURCE = Path(__file__).parents[1] / "src" / "rewire"
 PRIVATE = {
     *("_parameters", "_buffers", "_modules", "_version", "_local_tensor", "_forward_hooks", "_forward_pre_hooks"),

@@ -24,6 +24,7 @@ from rewire.io.sparse_file import load_sparse as load_sparse
 from rewire.io.sparse_file import save_sparse as save_sparse
 from rewire.methods import METHODS as METHODS
 from rewire.methods import acdc as acdc
+from rewire.methods import chts as chts
 from rewire.methods import deepr as deepr
 from rewire.methods import dsr as dsr
 from rewire.methods import ggr as ggr
@@ -36,6 +37,7 @@ from rewire.methods import rigl as rigl
 from rewire.methods import set_ as set_
 from rewire.methods import set_rigl as set_rigl
 from rewire.methods import snfs as snfs
+from rewire.methods import srigl as srigl
 from rewire.methods import static as static
 from rewire.model.kinds import register as register
 from rewire.rewirer.rewirer import Rewirer as Rewirer

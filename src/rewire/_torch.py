@@ -150,3 +150,19 @@ def wrapped_by_ddp(wrapper: Any) -> nn.Module | None:
     """The model inside a DDP wrapper, which may not be complete yet."""
     module: nn.Module | None = wrapper.__dict__.get("_modules", {}).get("module")
     return module
+
+
+def semi_structured_arrays(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """The compressed values and the metadata of a 2:4 matrix, as the CUTLASS kernels read them; also on the CPU."""
+    from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass
+
+    values, metadata = sparse_semi_structured_from_dense_cutlass(dense)
+    return values, metadata
+
+
+def from_semi_structured(values: Tensor, metadata: Tensor) -> Tensor:
+    """The matrix of ``semi_structured_arrays``."""
+    from torch.sparse._semi_structured_conversions import sparse_semi_structured_to_dense_cutlass
+
+    dense: Tensor = sparse_semi_structured_to_dense_cutlass(values, metadata)
+    return dense

@@ -1,29 +1,31 @@
 """``sparsify``: the one line that users add. It makes a model sparse and attaches a ``Rewirer`` to its optimizer."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
 from rewire._lookup import choose
-from rewire._torch import buffers_of, ignore_in_ddp, parameters_of
-from rewire.core.dense_ops import is_expanded
+from rewire._torch import parameters_of
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
-from rewire.distributed.dtensor import local, whole
+from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import (
     Fingerprint,
     Peers,
     find_peers,
     given_peers,
+    leave_out_of_ddp,
     refuse_store_across_ranks,
 )
 from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
-from rewire.model.state_names import POSITIONS, is_sparse, mask_name
+from rewire.model.trained import looks_trained
+from rewire.parts.constrained_start import fit_start
+from rewire.rewirer.refusals import refuse_missing_signals, refuse_unfit_weights, refuse_wrong_types
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
 from rewire.stores.masked import MaskedStore
@@ -52,20 +54,16 @@ def sparsify(
 ) -> Rewirer:
     """Make a model sparse and keep it so while the optimizer trains it. The training loop does not change.
 
-    ``optimizer``: the one that trains the model, or a list where several do, each its own parameters; a step is counted
-    when each of them has stepped.
-    ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps only the weights
-    that exist and computes with them alone, on the CPU, and draws layers made on the ``meta`` device without ever
-    holding their dense weight.
+    ``optimizer``: the one that trains the model, or a list where several do: one step is then a step of each of them.
+    ``store``: ``"masked"`` keeps dense weights and masks, for any layer and device; ``"packed"`` keeps and uses only
+    the weights that exist, on the CPU, and draws layers made on the ``meta`` device without holding a dense weight.
     ``include`` / ``exclude``: name globs or module types; layers left out stay dense and outside the budget.
     ``keep_masked``: name globs or module types; the packed store keeps these layers masked. What stays dense or masked,
     and why, is in ``rewirer.left_out`` and ``rewirer.store.notes``, and in the table that ``print(rewirer)`` shows.
     The method's start says which weights exist at first. The default of most methods is random: of a network that is
-    trained already it throws most away. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
+    trained already it throws most away, with a warning. Choose ``start="magnitude"`` then, or ``start="nonzero"``.
     ``init="fan_in"``: redraw the weights for the connections that exist. ``on_rewire`` is called after each rewiring.
-    ``process_group``: the ranks that train copies of the model, for a packed model that is to be wrapped in DDP after
-    ``sparsify``: the gradients of packed weights, which change their number, are then averaged here, those of all other
-    parameters by DDP. Masked models do not need it.
+    ``process_group``: the ranks that train copies of a packed model, if DDP wraps it after ``sparsify``.
 
     >>> model = nn.Linear(4, 5, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -73,27 +71,45 @@ def sparsify(
     >>> print(sparsify(model, optimizer, static(density=0.5)).nnz)
     10
     """
-    _refuse_wrong_types(model, optimizer, method, init)
+    refuse_wrong_types(model, optimizer, method, init)
     kind, optimizers = choose("store", store, STORES), Optimizers(optimizer)
-    _refuse_missing_signals(kind, method)
     wrapped, model = model, unwrap(model)
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
-    _refuse_wrong_state(weights, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
+    _refuse_unfit(kind, method, weights, masked, optimizers)
     fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
     peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
-    parameters = [one.parameter for one in weights]
-    context = Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
+    context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
     drawn = [_draw(weights[i], positions, init, context, i) for i, positions in enumerate(active)]
+    _warn_if_thrown_away(model, weights, method, init, optimizers, active)
     stored = kind(model, weights, active, drawn, optimizers, peers.ranks, masked)
-    if process_group is not None:
-        stored.average_over(peers.copies[0])
-        _leave_out_of_ddp(model, stored)
+    _average_over(process_group, stored, model, peers)
     rewirer = Rewirer(model, stored, method, seed, left_out, on_rewire, peers)
     rewirer.check_signal = _warn_if_cut(model, weights, active)
     return rewirer
+
+
+def _refuse_unfit(
+    kind: type[MaskedStore] | type[PackedStore],
+    method: Method,
+    weights: Sequence[SelectedWeight],
+    masked: Collection[str],
+    optimizers: Optimizers,
+) -> None:
+    """Raise for what the method, the store and the optimizers cannot do with these weights; ``masked``: kept masked."""
+    refuse_missing_signals(kind, method)
+    refuse_unfit_weights(method, weights, optimizers)
+    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
+
+
+def _average_over(
+    group: "ProcessGroup | None", stored: MaskedStore | PackedStore, model: nn.Module, peers: Peers
+) -> None:
+    """Let the store average the gradients of its weights over ranks with copies of the model, and DDP ignore them."""
+    if group is not None:
+        stored.average_over(peers.copies[0])
+        leave_out_of_ddp(model, [layer.parameter for layer in stored.layers], stored.resized)
 
 
 def _agreeing_peers(
@@ -115,23 +131,18 @@ def _agreeing_peers(
     return peers
 
 
-def _leave_out_of_ddp(model: nn.Module, store: MaskedStore | PackedStore) -> None:
-    """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
-    sparse, resized = {id(layer.parameter) for layer in store.layers}, set(map(id, store.resized))
-    names = {
-        name: id(parameter)
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if id(parameter) in sparse
-    }
-    ignored = {mask_name(name) for name in names}
-    for name in (name for name, which in names.items() if which in resized):
-        ignored |= {name, name.removesuffix("weight") + POSITIONS}
-    ignore_in_ddp(model, ignored)
+def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: int) -> Context:
+    """What a start may read."""
+    parameters = [one.parameter for one in weights]
+    return Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
 
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
-    active = first_positions(method, [one.spec for one in weights], _budget(method, weights), context)
+    specs = [one.spec for one in weights]
+    active = first_positions(method, specs, _budget(method, weights), context)
+    if method.constraint is not None:
+        active = fit_start(method.constraint, method.start, active, specs, method.density(0), context)
     if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
         peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
     return active
@@ -154,48 +165,6 @@ class _Weights(Sequence[Tensor]):
         if isinstance(index, slice):
             return [whole(one.parameter.detach()) for one in self._weights[index]]
         return whole(self._weights[index].parameter.detach())
-
-
-def _refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
-    optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
-    expected = (
-        (model, nn.Module, "model"),
-        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
-        (method, Method, "method"),
-    )
-    for given, kind, name in expected:
-        if not isinstance(given, kind):
-            hint = " (call the method: rewire.ggr(density=...))" if name == "method" else ""
-            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
-    if init not in (None, "fan_in"):
-        raise ValueError(f"init must be None or 'fan_in', not {init!r}")
-
-
-def _refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: Method) -> None:
-    missing = method.signals - kind.supplies
-    if missing:
-        raise ValueError(
-            f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
-        )
-
-
-def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
-    for one in weights:
-        if not is_sparse(one.module):
-            continue
-        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
-        raise ValueError(
-            f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
-            "for a copy, build the model anew, sparsify it and load the state_dict"
-        )
-    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
-    if expanded:
-        raise ValueError(
-            f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
-        )
-    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
-        raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
 
 
 def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
@@ -229,6 +198,27 @@ def _draw(one: SelectedWeight, positions: Tensor, init: str | None, context: Con
         bound = (6 / torch.bincount(outputs, minlength=units(one.spec)[1])[outputs]).sqrt()
     uniform = torch.rand(len(positions), generator=context.generator("init", index), dtype=torch.float64)
     return (2 * uniform - 1) * bound
+
+
+def _warn_if_thrown_away(
+    model: nn.Module,
+    weights: Sequence[SelectedWeight],
+    method: Method,
+    init: str | None,
+    optimizers: Optimizers,
+    active: Sequence[Tensor],
+) -> None:
+    """Warn if a random start keeps only a part of what seems to be a trained network."""
+    kept, total = sum(map(len, active)), sum(one.spec.numel for one in weights)
+    if not getattr(method.start, "is_random", False) or init is not None or kept == total:
+        return
+    if looks_trained(model) or any(optimizers.have_trained(one.parameter) for one in weights):
+        warnings.warn(
+            f"the model seems to be trained, and start={method.start!r} keeps {kept / total:.0%} of its weights "
+            "at random: start='magnitude' keeps the largest instead, start='nonzero' those that are not zero. If the "
+            "trained values do not matter, init='fan_in' draws new ones",
+            stacklevel=3,
+        )
 
 
 def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Sequence[Tensor]) -> bool:

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tests.networks import OPTIMIZERS, cnn, train
+from tests.conformance.test_methods import allowed
+from tests.networks import OPTIMIZERS, network_for, train
 
 import rewire
 from rewire.core.layer import Signal
 from rewire.stores.packed_layer import PackedLayer
 
-SHAPE = (3, 6, 6)
 PACKABLE = [name for name in rewire.METHODS if name != "snfs"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +31,7 @@ class Watch:
         self.seen = len(rewirer.history)
         rewirer.check()
         if rewired:
-            assert rewirer.nnz == round(rewirer.method.density(rewirer.history[-1].step) * self.total)
+            assert rewirer.nnz in allowed(rewirer.method, rewirer.history[-1].step, self.total)
         for i, layer in enumerate(rewirer.layers):
             assert isinstance(layer, PackedLayer)
             assert 1 <= layer.nnz == len(after[i]) == len(layer.parameter)
@@ -56,11 +56,11 @@ class Watch:
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", PACKABLE)
 def test_invariants(name, optimizer, autocast):
-    model = cnn()
+    model, shape = network_for(name)
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     method = rewire.METHODS[name](density=0.3, every=4, until=16, fraction=0.3)
     rewirer = rewire.sparsify(model, optimizer, method, store="packed")
-    losses = train(model, optimizer, 18, shape=SHAPE, autocast=autocast, after=Watch(rewirer, optimizer))
+    losses = train(model, optimizer, 18, shape=shape, autocast=autocast, after=Watch(rewirer, optimizer))
     assert all(torch.isfinite(torch.tensor(losses)))
     assert bool(rewirer.history) == (name != "static")
-    assert rewirer.density == pytest.approx(0.3, abs=1e-3)
+    assert rewirer.nnz in allowed(method, 18, sum(layer.shape.numel() for layer in rewirer.layers))

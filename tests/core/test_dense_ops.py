@@ -48,6 +48,8 @@ def test_the_sampled_guess_never_changes_the_answer(k, density, seed):
     try:
         flat._guess = lambda tensor, k: guess(tensor, k, samples=64)
         assert top_where_inactive(dense, mask, k).positions.tolist() == expected
+        tiles = [(0, dense[:2000], mask[:2000]), (2000, dense[2000:], mask[2000:])]
+        assert flat.top_of_tiles(tiles, k, 0.0, dense).positions.tolist() == expected
     finally:
         flat._guess = guess
 

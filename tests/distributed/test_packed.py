@@ -84,7 +84,7 @@ def accumulated():
             x, y = batch(number)
             with model.no_sync() if quiet else torch.enable_grad():
                 (F.cross_entropy(model(x[::2]), y[::2]) / 2).backward()
-            sent = rewirer.gradient_traffic.collectives
+            sent = rewirer.store.gradient_traffic.collectives
             assert (sent == number) if quiet else (sent == 2 * number + 1)  # one bucket for all layers
             (F.cross_entropy(model(x[1::2]), y[1::2]) / 2).backward()
             optimizer.step()
@@ -129,7 +129,7 @@ def sent():
         step(model, optimizer, number)
     assert rewirer.traffic.collectives == 0
     ranks = dist.get_world_size()
-    assert rewirer.gradient_traffic == step_packed(sizes, ranks, torch.float64) * (EVERY - 1)
+    assert rewirer.store.gradient_traffic == step_packed(sizes, ranks, torch.float64) * (EVERY - 1)
     step(model, optimizer, EVERY - 1)
     assert rewirer.traffic == rewiring_packed([layer.shape for layer in rewirer.layers], ranks, torch.float64)
     assert [name for name, _ in model.module.named_parameters() if not name.endswith("weight")] == [

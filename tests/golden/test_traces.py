@@ -14,9 +14,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import rewire
+from rewire.parts import NM, Blocks, Channels, FanIn
 
 FOLDER = Path(__file__).parent
-METHODS = ("ggr", "rigl", "acdc", "gse", "mest", "mest_soft")
+METHODS = ("ggr", "rigl", "acdc", "gse", "mest", "mest_soft", "srigl")
+CONSTRAINTS = {"2_4": NM(2, 4), "fan_in": FanIn(), "blocks": Blocks(2), "channels": Channels()}
+TRACES = [*METHODS, *(f"ggr_{constraint}" for constraint in CONSTRAINTS)]
 
 
 @functools.cache
@@ -31,7 +34,10 @@ def trace(name):
             bound = parameter.shape[-1] ** -0.5
             parameter.copy_((2 * torch.rand(parameter.shape, generator=generator, dtype=torch.float64) - 1) * bound)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-    rewirer = rewire.sparsify(model, optimizer, rewire.METHODS[name](density=0.1, every=10, until=80, fraction=0.3))
+    method, _, constraint = (name, "", "") if name in METHODS else name.partition("_")
+    settings = {"constraint": CONSTRAINTS[constraint]} if constraint else {}
+    method = rewire.METHODS[method](density=0.1, every=10, until=80, fraction=0.3, **settings)
+    rewirer = rewire.sparsify(model, optimizer, method)
     losses, nnz = [], []
     for _step in range(100):
         rows = torch.randint(len(labels), (64,), generator=generator)
@@ -44,7 +50,7 @@ def trace(name):
     return {"loss": losses, "nnz": nnz[9::10]}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRACES)
 def test_the_trace_is_the_golden_one(name):
     golden, now = json.loads((FOLDER / f"{name}.json").read_text()), trace(name)
     assert now["nnz"] == golden["nnz"]
@@ -59,5 +65,5 @@ def test_ggr_moves_densities_and_rigl_does_not():
 
 
 if __name__ == "__main__":
-    for name in METHODS:
+    for name in TRACES:
         (FOLDER / f"{name}.json").write_text(json.dumps(trace(name)) + "\n")

@@ -167,6 +167,66 @@ def test_an_optimizer_that_is_not_there(tmp_path):
         Rewire(rewire.ggr)
 
 
+class TwoOptimizers(Module):
+    """Muon for the matrices in the middle, SGD for the rest, stepped by the module itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        self.manual_backward(super().training_step(batch, index))
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self):
+        return list(two_optimizers(self.net))
+
+
+def two_optimizers(net):
+    rest = [parameter for parameter in net.parameters() if parameter is not net[2].weight]
+    return torch.optim.Muon([net[2].weight], lr=0.02), torch.optim.SGD(rest, lr=0.1, momentum=0.9)
+
+
+def test_several_optimizers_are_one_training(tmp_path):
+    module, callback = TwoOptimizers(), Rewire(METHOD, optimizer=[0, 1], seed=5)
+    trainer(tmp_path, callback, enable_checkpointing=False).fit(module, loader())
+    model = network()
+    optimizers = two_optimizers(model)
+    rewirer = rewire.sparsify(model, optimizers, METHOD, seed=5)
+    for x, y in [*loader(), *loader()]:
+        F.cross_entropy(model(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert callback.rewirer.step == rewirer.step == 24
+    assert callback.rewirer.history == rewirer.history
+    assert len(rewirer.history) == 6
+    assert same(module.net, model)
+    callback.rewirer.check()
+
+
+def test_a_resumed_fit_with_several_optimizers(tmp_path):
+    whole = TwoOptimizers()
+    trainer(tmp_path, Rewire(METHOD, optimizer=(0, 1)), epochs=3, enable_checkpointing=False).fit(whole, loader())
+    first = trainer(tmp_path, Rewire(METHOD, optimizer=(0, 1)), epochs=1)
+    first.fit(TwoOptimizers(), loader())
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    module, callback = TwoOptimizers(), Rewire(METHOD, optimizer=(0, 1))
+    trainer(tmp_path, callback, epochs=3, enable_checkpointing=False).fit(
+        module, loader(), ckpt_path=tmp_path / "one.ckpt", weights_only=True
+    )
+    assert same(module, whole)
+
+
+def test_sparse_weights_in_another_optimizer_than_the_one_that_was_named(tmp_path):
+    with pytest.raises(ValueError, match="does not hold the weight of net.0, net.4: .*several optimizers"):
+        trainer(tmp_path, Rewire(METHOD), enable_checkpointing=False).fit(TwoOptimizers(), loader())
+    with pytest.raises(ValueError, match=r"not \[\]"):
+        Rewire(METHOD, optimizer=[])
+
+
 class Logging(Module):
     def training_step(self, batch, index):
         loss = super().training_step(batch, index)

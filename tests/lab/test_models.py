@@ -28,7 +28,10 @@ def sizes(name: str) -> list[tuple[int, int, int]]:
     return [CIFAR, TINY, (1, 32, 40)] if name == "vgg16" else [CIFAR, TINY, (1, 32, 40), (1, 28, 28), DIGITS]
 
 
-@pytest.mark.parametrize(("name", "image"), [(name, image) for name in MODELS for image in sizes(name)])
+CLASSIFIERS = [name for name in MODELS if name != "gpt"]  # which predicts a character at every position
+
+
+@pytest.mark.parametrize(("name", "image"), [(name, image) for name in CLASSIFIERS for image in sizes(name)])
 @pytest.mark.parametrize("width", [0.25, 1.0, 1.3])
 def test_output_has_one_row_per_image_and_one_column_per_class(
     name: str, image: tuple[int, int, int], width: float
@@ -120,7 +123,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones() -> No
     with pytest.raises(ValueError, match=r"unknown network 'resnet18'. Did you mean 'resnet-18'\?") as caught:
         build("resnet18", classes=10, image=CIFAR)
     assert all(name in str(caught.value) for name in MODELS)
-    with pytest.raises(ValueError, match="unknown network ''. Known: mlp, "):
+    with pytest.raises(ValueError, match="unknown network ''. Known: gpt, mlp, "):
         build("", classes=10, image=CIFAR)
 
 
@@ -151,8 +154,20 @@ def test_the_table_in_the_documentation_is_what_the_code_builds() -> None:
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     rows = [row for row in rows if row[0] in DATASETS and row[1] in MODELS]
-    assert len(rows) == len(DATASETS) * len(MODELS) - 2  # VGG16 takes neither digits nor Fashion-MNIST
+    images, texts = len(DATASETS) - 1, 1  # the GPT is for the text, and the other networks for images
+    assert len(rows) == images * len(CLASSIFIERS) + texts - 2  # VGG16 takes neither digits nor Fashion-MNIST
     for data, name, sparse, everything, _ in rows:
         model = on_paper(name, DATASETS[data].classes, DATASETS[data].shape)
         assert f"{weights(model):,}" == sparse, (data, name)
         assert f"{sum(p.numel() for p in model.parameters()):,}" == everything, (data, name)
+
+
+def test_a_gpt_predicts_every_position_from_those_before_it() -> None:
+    model = build("gpt", classes=97, image=(1, 1, 16), width=0.25, seed=0)
+    text = torch.randint(97, (2, 1, 1, 16), generator=torch.Generator().manual_seed(0)).float()
+    changed = text.clone()
+    changed[..., 10] = (changed[..., 10] + 1) % 97
+    before, after = model(text), model(changed)
+    assert before.shape == (2, 97, 16)
+    assert torch.equal(before[..., :10], after[..., :10])
+    assert not torch.equal(before[..., 10:], after[..., 10:])

@@ -117,10 +117,10 @@ def test_unknown_fields_are_refused_with_the_nearest():
         Run.from_dict({"sparcity": 0.9})
 
 
-@pytest.mark.parametrize("scale", ["demo", "laptop", "paper"])
+@pytest.mark.parametrize("scale", ["demo", "laptop", "workstation", "paper"])
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_experiments_are_runs_without_repetition(name, scale):
-    runs = runs_of(name, scale)
+    runs = runs_of(name, scale if EXPERIMENTS[name].has_scales else None)
     assert len({run.id for run in runs}) == len(runs) > 0
 
 

@@ -20,6 +20,7 @@ from tests.loops.loops import (
     sparse_weights,
     train,
 )
+from tests.networks import mlp
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn, update_bn
 
 import rewire
@@ -166,6 +167,23 @@ def test_an_average_whose_model_was_not_loaded_is_not_updated(store):
         other.update_parameters(fresh)
     with pytest.raises(RuntimeError, match="does not have the topology of the model any more"):
         train(fresh, optimizer, 3)
+
+
+def test_an_average_that_strayed_in_a_masked_layer_of_a_packed_model_lets_nothing_move():
+    def build():
+        model = mlp(dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rewirer = rewire.sparsify(model, optimizer, METHODS["ggr"], store="packed", keep_masked="4")
+        return model, optimizer, rewirer, AveragedModel(model)
+
+    trained, optimizer, _, average = build()
+    train(trained, optimizer, 4)
+    model, optimizer, rewirer, other = build()
+    other.module[4].load_state_dict(average.module[4].state_dict())
+    before = [layer.active().clone() for layer in rewirer.layers]
+    with pytest.raises(RuntimeError, match="the average of 4 does not have the topology"):
+        train(model, optimizer, 3)
+    assert all(torch.equal(a, layer.active()) for a, layer in zip(before, rewirer.layers, strict=True))
 
 
 @both_stores

@@ -46,12 +46,42 @@ class StaticSame(nn.Conv2d):
 
 
 class DynamicSame(nn.Conv2d):
-    """Pads by what the size of the input asks for."""
+    """Pads by what the sizes of the input and of the kernel ask for."""
 
     def forward(self, x):
         if x.shape[2] % 2:
-            x = F.pad(x, (0, 1, 0, 1))
+            x = F.pad(x, (0, self.weight.size(3) - 2, 0, 1))
         return F.conv2d(x, self.weight, self.bias, self.stride)
+
+
+class Sized(nn.Conv2d):
+    """Reads the shape of its weight, although nothing depends on the input."""
+
+    def forward(self, x):
+        return F.conv2d(x * self.weight.shape[1], self.weight, self.bias, self.stride)
+
+
+class DynamicallyStandardised(nn.Conv2d):
+    """Cannot be traced, and computes another weight from its own."""
+
+    def forward(self, x):
+        weight = self.weight - self.weight.mean() if x.shape[2] > 1 else self.weight
+        return F.conv2d(x, weight, self.bias)
+
+
+class NeedsMore(nn.Conv2d):
+    """Cannot be traced, nor called with an input alone."""
+
+    def forward(self, x, scale):
+        return F.conv2d(x if x.shape[2] > 1 else x * scale, self.weight, self.bias)
+
+
+class OtherwiseForLargeInputs(nn.Conv2d):
+    """Uses its weight in another way for inputs larger than those that it is tried with."""
+
+    def forward(self, x):
+        weight = self.weight.abs() if x.shape[2] > 20 else self.weight
+        return F.conv2d(x, weight, self.bias)
 
 
 class Standardised(nn.Conv2d):
@@ -81,6 +111,8 @@ LAYERS = {
     "renamed": (lambda: Renamed(12, 6), (12,)),
     "cast": (lambda: Cast(12, 6), (12,)),
     "static same": (lambda: StaticSame(4, 6, 3, stride=2), (4, 8, 6)),
+    "dynamic same": (lambda: DynamicSame(4, 6, 3, stride=2), (4, 7, 6)),
+    "sized": (lambda: Sized(4, 6, 3), (4, 7, 6)),
 }
 
 
@@ -99,7 +131,7 @@ def test_forward_and_gradients_are_those_of_the_dense_layer(name, dtype):
     assert isinstance(layer, kind)
     dense = rewire.to_dense(layer)
     assert type(dense) is kind
-    for batch in ((5,), (1,), *([()] if len(shape) > 1 and name != "static same" else [])):
+    for batch in ((5,), (1,), *([()] if len(shape) > 1 and name not in ("static same", "dynamic same") else [])):
         x = torch.randn(*batch, *shape, dtype=dtype)
         ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         y, expected = layer(ours), dense(theirs)
@@ -137,7 +169,7 @@ def test_training_coincides_with_the_masked_store(name):
     assert found[1][1] == pytest.approx(found[0][1], rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", [DynamicSame, Standardised, OtherStride, OwnConvolution])
+@pytest.mark.parametrize("kind", [DynamicallyStandardised, Standardised, OtherStride, OwnConvolution])
 def test_a_forward_that_uses_the_weight_otherwise_stays_masked(kind):
     layer = kind(4, 6, 3)
     assert no_kernel_reason(layer, layer.weight) == f"no kernel for the forward of {kind.__name__}"
@@ -151,6 +183,44 @@ def test_a_forward_that_uses_the_weight_otherwise_stays_masked(kind):
     assert f"masked: 0 (no kernel for the forward of {kind.__name__})" in str(rewirer)
     fast = rewire.pack(model)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_that_cannot_be_tried_stays_masked():
+    layer = NeedsMore(4, 6, 3)
+    assert no_kernel_reason(layer, layer.weight) == "no kernel for the forward of NeedsMore"
+
+
+def test_trying_a_forward_changes_neither_the_layer_nor_the_generator():
+    class Counts(DynamicSame):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x + torch.rand(1))
+
+    layer = Counts(4, 6, 3)
+    before = torch.random.get_rng_state()
+    assert no_kernel_reason(layer, layer.weight) == ""
+    assert layer.calls == 0
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*reads the weight of")
+def test_a_forward_that_uses_the_weight_otherwise_for_some_inputs_is_right_for_all():
+    layer = OtherwiseForLargeInputs(4, 6, 3)
+    rewire.sparsify(layer, torch.optim.SGD(layer.parameters(), lr=0.1), rewire.static(density=0.4), store="packed")
+    assert isinstance(layer, Packed)
+    dense = rewire.to_dense(layer)
+    for size in (7, 25):
+        x = torch.randn(2, 4, size, size)
+        y, expected = layer(x), dense(x)
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+        layer.zero_grad()
+        dense.zero_grad()
+        y.square().sum().backward()
+        expected.square().sum().backward()
+        active = dense.weight.grad.flatten()[layer.weight_positions.long()]
+        torch.testing.assert_close(layer.weight_values.grad, active, rtol=1e-4, atol=1e-3)
 
 
 def test_a_subclass_keeps_its_methods_copies_and_pickles():

@@ -1,5 +1,6 @@
 """``GlobalTop(sample=...)``: the strongest gradients of the network among a random sample of each layer."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -122,8 +123,7 @@ def test_a_resumed_run_draws_the_same_samples(store):
 
     model, optimizer, rewirer = sparse()
     batches(model, optimizer, range(3))
-    saved = [one.state_dict() for one in (model, optimizer, rewirer)]
-    saved = [{k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in one.items()} for one in saved]
+    saved = copy.deepcopy([one.state_dict() for one in (model, optimizer, rewirer)])
     resumed = sparse()
     for one, state in zip(resumed, saved, strict=True):
         one.load_state_dict(state)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from tests.networks import OPTIMIZERS, cnn, mlp, train
+from tests.networks import OPTIMIZERS, mlp, network_for, train
 
 import rewire
 
@@ -14,7 +14,7 @@ STOP, END = 7, 16  # between two rewirings at 5 and 10
 
 
 def build(name, optimizer="momentum"):
-    model = cnn()
+    model, _ = network_for(name)
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     method = rewire.METHODS[name](density=0.3, every=5, until=15)
     return model, optimizer, rewire.sparsify(model, optimizer, method, seed=3)
@@ -32,7 +32,7 @@ def resume(name, path, out):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     rewirer.load_state_dict(saved["rewirer"])
-    train(model, optimizer, END - STOP, begin=STOP, shape=SHAPE)
+    train(model, optimizer, END - STOP, begin=STOP, shape=network_for(name)[1])
     torch.save(snapshot(model, optimizer, rewirer), out)
 
 
@@ -58,9 +58,9 @@ def test_resume_in_a_new_process_is_bit_identical(tmp_path, chunk):
     expected = {}
     for name in names:
         model, optimizer, rewirer = build(name)
-        train(model, optimizer, STOP, shape=SHAPE)
+        train(model, optimizer, STOP, shape=network_for(name)[1])
         torch.save(snapshot(model, optimizer, rewirer), tmp_path / f"{name}.pt")
-        train(model, optimizer, END - STOP, begin=STOP, shape=SHAPE)
+        train(model, optimizer, END - STOP, begin=STOP, shape=network_for(name)[1])
         expected[name] = snapshot(model, optimizer, rewirer)
     each = f"resume(name, f'{tmp_path}/{{name}}.pt', f'{tmp_path}/{{name}}.out')"
     code = f"from tests.rewirer.test_state import resume\nfor name in {names}: {each}"

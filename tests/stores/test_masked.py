@@ -119,6 +119,7 @@ def test_a_closure_gives_the_same_as_an_ordinary_step(name):
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:the model seems to be trained")
 def test_state_that_existed_before_is_zero_where_no_weight_is():
     model = mlp()
     optimizer = OPTIMIZERS["adam"](model.parameters())

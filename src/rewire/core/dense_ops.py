@@ -112,7 +112,7 @@ def top_of_tiles(
     numel = like.numel() if numel is None else numel
     best = _BestSoFar(min(k, numel), like, numel)
     for begin, tile, used in pieces if best.k > 0 else ():
-        best.add(_candidates(tile, used, floor), begin)
+        best.add(_largest_candidates(tile, used, best.k, floor), begin)
         if best.count > best.k + best.k // 4:
             floor = best.discard_rest()
     best.discard_rest()
@@ -152,6 +152,16 @@ class _BestSoFar:
     def top(self) -> ScoredPositions:
         """The candidates."""
         return ScoredPositions(self._values[: self.count].clone(), self._positions[: self.count].long())
+
+
+def _largest_candidates(tile: Tensor, used: Tensor, k: int, floor: float) -> ScoredPositions:
+    """The candidates of a tile; without a floor, a number of the largest, the ``k`` largest among them."""
+    guess = 0.0 if floor > 0 else _guess(tile, k)
+    if guess > 0:
+        found = _candidates(tile, used, guess)
+        if len(found) >= k:
+            return found
+    return _candidates(tile, used, floor)
 
 
 def _candidates(tile: Tensor, used: Tensor, floor: float) -> ScoredPositions:

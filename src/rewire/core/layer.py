@@ -100,6 +100,12 @@ class Context:
         return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
+def spec_of(layer: Layer) -> LayerSpec:
+    """The spec of a layer; of one that has none, its name and shape."""
+    spec = getattr(layer, "spec", None)
+    return spec if isinstance(spec, LayerSpec) else LayerSpec(layer.name, layer.shape)
+
+
 def numel(layer: Layer) -> int:
     """How many weights a dense layer would have."""
     return math.prod(layer.shape)

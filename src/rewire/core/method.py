@@ -10,10 +10,12 @@ from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, no_e
 from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Samples, Schedule, Start
 from rewire.core.ranks import Ranks, total
 from rewire.core.score import AnySignal, basic_signals, momentum_decay
+from rewire.core.structure import Constraint, Structure
 from rewire.core.topology import Edit
 from rewire.core.validate import (
     check_allocation,
     check_birth,
+    check_constraint,
     check_counts,
     check_drop,
     check_growth,
@@ -40,7 +42,8 @@ class Rewiring:
 class Method:
     """A record of seven parts, one for each question that a method of dynamic sparse training answers.
 
-    ``regrow_dropped=False`` keeps a just-dropped weight from coming back at once.
+    ``regrow_dropped=False`` keeps a just-dropped weight from coming back at once. ``constraint``: a structure that the
+    weights have at every step, such as ``NM(2, 4)``.
     """
 
     start: Start
@@ -51,6 +54,11 @@ class Method:
     grow: Grow
     birth: Birth
     regrow_dropped: bool = True
+    constraint: Constraint | None = None
+
+    def __repr__(self) -> str:  # checkpoints store it: as it was before there were constraints, if there is none
+        names = [*PARTS, "regrow_dropped", *(["constraint"] if self.constraint is not None else [])]
+        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def __post_init__(self) -> None:
         for role in PARTS:
@@ -61,13 +69,30 @@ class Method:
             if not isinstance(value, (int, float)) or not 0 < value <= 1:
                 raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {value!r}")
         first, last = self.density.ends()
-        if getattr(self.density, "falls", last < first) and not self.drop.exact:
+        at_least = self.drop.exact or getattr(self.drop, "at_least", False)
+        if getattr(self.density, "falls", last < first) and not at_least:
             raise ValueError(f"a falling density needs a drop that removes a given number; {self.drop!r} does not")
+        if self.constraint is not None:
+            check_constraint(self.constraint)
         momentum_decay(self._declared)  # raises if the parts ask for different ones
+        if self.constraint is not None and getattr(self.allocate, "sample", None) is not None:
+            raise ValueError(
+                f"allocate={self.allocate!r} ranks a sample of the gradients, and under {self.constraint!r} all are "
+                "kept for the rewiring: leave sample out"
+            )
+        if self.constraint is not None and self.constraint.whole and Signal.SIGN in self.signals:
+            raise ValueError(
+                f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
+                "dropped together: use another drop, such as Lowest()"
+            )
 
     @property
     def _declared(self) -> frozenset[AnySignal]:
-        return self.drop.signals | self.allocate.signals | self.grow.signals
+        return self.drop.signals | self.allocate.signals | self.grow.signals | self._constraint_signals
+
+    @property
+    def _constraint_signals(self) -> frozenset[AnySignal]:
+        return frozenset() if self.constraint is None else self.constraint.signals
 
     @property
     def rewires(self) -> bool:
@@ -82,7 +107,8 @@ class Method:
     @property
     def ranks(self) -> frozenset[Signal]:
         """The signals that are read of inactive weights too."""
-        return basic_signals(self.allocate.signals | self.grow.signals) - {Signal.WEIGHT, Signal.SIGN}
+        read = self.allocate.signals | self.grow.signals | self._constraint_signals
+        return basic_signals(read) - {Signal.WEIGHT, Signal.SIGN}
 
     @property
     def momentum_decay(self) -> float:
@@ -95,7 +121,7 @@ class Method:
 
         In the same order on all ranks.
         """
-        declared = self.allocate.signals | self.grow.signals
+        declared = self.allocate.signals | self.grow.signals | self._constraint_signals
         return sorted((one for one in declared if Signal.GRAD in basic_signals([one])), key=repr)
 
 
@@ -103,6 +129,16 @@ def density_bounds(curve: Curve) -> tuple[float, float]:
     """The two extreme values of a density: those at its ends, unless the curve has ``bounds()``."""
     extremes: tuple[float, float] = curve.bounds() if hasattr(curve, "bounds") else curve.ends()
     return extremes
+
+
+def meets_budget(method: Method, layers: Sequence[Layer], step: int) -> bool:
+    """Whether the network has as many weights as it should at a step, with as many tiles if a constraint counts those.
+
+    Where all tiles of a layer have equally many weights, there may be fewer by less than one round of a layer.
+    """
+    views = Structure(method.constraint, layers).views(layers)
+    missing = budget(method, views, step) - sum(layer.nnz for layer in views)
+    return missing >= 0 if method.constraint is not None and method.constraint.even else missing == 0
 
 
 def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
@@ -121,20 +157,23 @@ def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list
     After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly. What parts return is checked,
     so that a mistake raises before anything is changed.
     """
+    structure = Structure(method.constraint, layers)
+    plain, layers = layers, structure.views(layers)
     n = _drop_count(method, layers, ctx)
     if n is None:
         return None
     target = budget(method, layers, ctx.step)
     if n == 0 and target <= sum(layer.nnz for layer in layers):
-        return [no_edit(layer) for layer in layers]
+        return [no_edit(layer) for layer in plain]
     dropped, lost = _plan_drop(method, layers, n, ctx)
-    after = _edited(layers, dropped, lost, method.regrow_dropped)
+    after = structure.limited(_edited(layers, dropped, lost, method.regrow_dropped))
     missing = _missing(method, after, target)
     if missing > sum(layer.room for layer in after):  # almost dense: there is no other place than where they were
-        after = _edited(layers, dropped, lost, regrow=True)
-    if any(layer.frozen for layer in after):  # the others may have less room than a rising density asks for
+        after = structure.limited(_edited(layers, dropped, lost, regrow=True))
+    emptied = method.constraint is not None and method.constraint.even  # tiles that may stay empty
+    if emptied or any(layer.frozen for layer in after):  # the others may have less room than a rising density asks for
         missing = min(missing, sum(layer.room for layer in after))
-    return _plan_growth(method, layers, after, missing, ctx)
+    return structure.expanded(_plan_growth(method, layers, after, missing, ctx, structure))
 
 
 def _plan_drop(method: Method, layers: Sequence[Layer], n: int, ctx: Context) -> tuple[list[Tensor], list[int]]:
@@ -157,19 +196,24 @@ def _missing(method: Method, after: Sequence[Edited], target: int) -> int:
     return max(target - nnz, 0)
 
 
-def _plan_growth(method: Method, layers: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context) -> list[Edit]:
+def _plan_growth(
+    method: Method, layers: Sequence[Layer], after: Sequence[Edited], n: int, ctx: Context, structure: Structure
+) -> list[Edit]:
     """The edits that grow ``n`` weights in all."""
     before = [PartView(layer, method.allocate) for layer in layers]
     counts = method.allocate(before, [layer.read_by(method.allocate) for layer in after], n, ctx)
-    counts = check_allocation(method.allocate, counts, after, n)
+    after, counts = structure.settle(after, check_allocation(method.allocate, counts, after, n))
     grown = [method.grow(layer.read_by(method.grow, k), k, ctx) for layer, k in zip(after, counts, strict=True)]
     first = check_growth(method.grow, grown, after, counts, ctx.ranks)
-    born = [method.birth(k, layer, ctx) for layer, k in zip(after, counts, strict=True)]
-    check_birth(method.birth, born, after, counts)
+    structure.check_growth(method.grow, grown, after)
+    sizes = structure.unit_sizes(layers)
+    weights = [k * size for k, size in zip(counts, sizes, strict=True)]
+    born = [method.birth(k, layer, ctx) for layer, k in zip(after, weights, strict=True)]
+    check_birth(method.birth, born, after, weights)
     # Every rank draws the values of all grown weights of a layer and takes those of the positions that it holds.
     return [
-        Edit(layer.drop, grow, values[at : at + len(grow)])
-        for layer, grow, values, at in zip(after, grown, born, first, strict=True)
+        Edit(layer.drop, grow, values[at : at + len(grow) * size])
+        for layer, grow, values, at, size in zip(after, grown, born, first, sizes, strict=True)
     ]
 
 
@@ -184,6 +228,11 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
     Called just before the step. Copies the largest inactive gradients, no more of them than parts can ask for.
     """
     views = [Captured(layer, method.signals) for layer in layers]
+    if method.constraint is not None:  # the largest may be where nothing can be grown
+        for view in views if method.schedule(ctx.step) is not None else ():
+            for signal in method.captured_signals:
+                view.store_all(signal)
+        return views
     n = _drop_count(method, views, ctx)
     if n is None or not method.captured_signals:
         return views

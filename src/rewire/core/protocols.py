@@ -46,13 +46,19 @@ class Start(Protocol):
 
     ``ctx.model``, ``ctx.parameters`` and ``ctx.weights`` are the model, its parameters and their dense values, in the
     order of the specs. A start that reads data has an attribute ``reads_data = True``: ranks then compare its result.
+    Under a constraint its positions are fitted to it: the largest weights stay if the start has an attribute
+    ``reads_weights = True``, random ones otherwise; with ``gives_positions = True`` they must satisfy it already.
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...
 
 
 class Drop(Protocol):
-    """Sorted positions to drop in each layer: ``n`` in all, or about ``n`` if the part is not ``exact``."""
+    """Sorted positions to drop in each layer: ``n`` in all, or about ``n`` if the part is not ``exact``.
+
+    One that drops ``n`` or more has an attribute ``at_least = True``: it serves a falling density too. A part that does
+    not admit all layers has a method ``refuse(specs)``, which ``sparsify`` calls.
+    """
 
     exact: ClassVar[bool]  # whether exactly n weights are dropped, as a falling density needs
 

@@ -124,6 +124,18 @@ def sample_inactive(active: Tensor, numel: int, k: int, generator: torch.Generat
     return nth_inactive(distinct(numel - len(active), k, generator), active)
 
 
+def contains(many: Tensor, positions: Tensor) -> Tensor:
+    """Which of the positions are in a sorted list.
+
+    >>> contains(torch.tensor([1, 3, 4]), torch.tensor([4, 2]))
+    tensor([ True, False])
+    """
+    if not len(many):
+        return torch.zeros_like(positions, dtype=torch.bool)
+    slots = torch.searchsorted(many, positions).clamp_(max=len(many) - 1)
+    return many[slots] == positions
+
+
 def nth_inactive(indices: Tensor, active: Tensor, start: int = 0) -> Tensor:
     """The positions at these indices of the sorted list of inactive positions from ``start`` on; ``active`` is sorted.
 
@@ -145,6 +157,6 @@ def distinct(m: int, k: int, generator: torch.Generator) -> Tensor:
     drawn = torch.empty(0, dtype=torch.int64)
     while len(drawn) < k:
         # Redrawing only the missing ones keeps every subset equally likely: each new number is uniform over the rest.
-        more = torch.randint(m, (k - len(drawn),), generator=generator)
-        drawn = torch.unique(torch.cat([drawn, more]))
+        more = torch.unique(torch.randint(m, (k - len(drawn),), generator=generator))
+        drawn = insert(more[~contains(drawn, more)], drawn)
     return drawn

@@ -15,6 +15,7 @@ from rewire.core.layer import Layer, LayerSpec, droppable
 from rewire.core.protocols import Allocate, Birth, Drop, Grow, Start
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.score import ScoreLike, Signal, check_score
+from rewire.core.topology import contains
 from rewire.core.views import Edited
 
 _One = TypeVar("_One", Layer, LayerSpec, Edited)
@@ -48,6 +49,15 @@ def check_members(role: str, part: object) -> None:
         if isinstance(signal, type) or not isinstance(signal, ScoreLike):
             raise TypeError(f"{role}={part!r} declares {signal!r}, which is neither a Signal nor a Score")
         check_score(signal)
+
+
+def check_constraint(constraint: object) -> None:
+    """Raise if something that is needed of a constraint is missing."""
+    if isinstance(constraint, type):
+        raise TypeError(f"constraint must be an instance, not the class {constraint.__qualname__}: call it")
+    for member in ("tiles", "whole", "limit", "even", "least_salient", "signals"):
+        if not hasattr(constraint, member):
+            raise TypeError(f"constraint={constraint!r} has no `{member}`: see rewire.core.structure.Constraint")
 
 
 def check_drop(part: Drop, dropped: Sequence[Tensor], layers: Sequence[Layer], n: int, ranks: Ranks) -> list[int]:
@@ -174,20 +184,12 @@ def _range_problem(positions: Tensor, span: range) -> str | None:
     return f"position {outside} is not one of the layer's, {span.start} to {span.stop - 1}"
 
 
-def _contains(haystack: Tensor, positions: Tensor) -> Tensor:
-    """Which of the positions are in a sorted list."""
-    if not len(haystack):
-        return torch.zeros_like(positions, dtype=torch.bool)
-    found = torch.searchsorted(haystack, positions).clamp_(max=len(haystack) - 1)
-    return haystack[found] == positions
-
-
 def _active_problem(positions: Tensor, layer: Layer) -> str | None:
     """Whether positions to drop are active."""
     problem = _range_problem(positions, layer.span)
     if problem or not len(positions):
         return problem
-    active = _contains(layer.active(), positions)
+    active = contains(layer.active(), positions)
     return None if bool(active.all()) else f"there is no weight at position {int(positions[~active][0])}"
 
 
@@ -198,7 +200,7 @@ def _free_problem(positions: Tensor, layer: Edited) -> str | None:
         return problem
     if layer.frozen:
         return "the layer is frozen"
-    occupied = _contains(layer.occupied(), positions)
+    occupied = contains(layer.occupied(), positions)
     if not bool(occupied.any()):
         return None
     hint = "" if layer.regrow else ", or one was just dropped and may not come back at once"

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Layer, Signal, numel, read_score
+from rewire.core.layer import Context, Layer, Signal, numel, read_score, spec_of
 from rewire.core.score import AnySignal, basic_signals
-from rewire.core.topology import ScoredPositions
+from rewire.core.topology import ScoredPositions, insert
 
 
 class Edited:
@@ -48,6 +48,14 @@ class Edited:
     def occupied(self) -> Tensor:
         """The positions that growth may not choose, sorted."""
         return self._active if self.regrow else self.base.active()
+
+    def occupied_beside(self, chosen: Tensor, ctx: Context) -> Tensor:
+        """The positions that growth may not draw once it has chosen some, sorted: any others may be drawn together."""
+        return insert(chosen, self.occupied()) if len(chosen) else self.occupied()
+
+    def admissible(self, candidates: ScoredPositions) -> ScoredPositions:
+        """The candidates for growth that can be grown together: all, unless a constraint limits them."""
+        return candidates
 
     @property
     def room(self) -> int:
@@ -89,17 +97,23 @@ class Captured:
     """
 
     def __init__(self, base: Layer, signals: frozenset[Signal]) -> None:
-        self.base = base
+        self.base, self.spec = base, spec_of(base)
         self.name, self.shape, self.frozen, self.span = base.name, base.shape, base.frozen, base.span
         self.nnz = base.nnz
         self._active = base.active()
         self._copies = {s: base.read(s) for s in (Signal.GRAD, Signal.SIGN) if s in signals}
         self._tops: dict[AnySignal, tuple[ScoredPositions, int]] = {}
         self._samples: dict[AnySignal, tuple[Tensor, Tensor]] = {}
+        self._complete: set[AnySignal] = set()  # the signals that were copied at all inactive positions
 
     def store_top(self, signal: AnySignal, top: ScoredPositions, limit: int) -> None:
         """Store the inactive positions of largest ``|signal|``, of which parts may read at most ``limit``."""
         self._tops[signal] = (top, limit)
+
+    def store_all(self, signal: AnySignal) -> None:
+        """Copy the signal at all inactive positions where it is not zero."""
+        self.store_top(signal, self.base.top_inactive(signal, numel(self)), numel(self))
+        self._complete.add(signal)
 
     def store_sample(self, signal: AnySignal, positions: Tensor) -> None:
         """Copy the signal at sorted inactive positions, which parts may read after the step."""
@@ -130,6 +144,12 @@ class Captured:
 
     def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
         """The signal at sorted inactive positions; gradients as before the step, and only where they were sampled."""
+        if signal in self._complete:
+            top, _ = self._tops[signal]
+            values = top.values.new_zeros(len(positions))
+            there = torch.isin(positions, top.positions)
+            values[there] = top.values[torch.searchsorted(top.positions, positions[there])]
+            return values
         if signal in self._samples:
             sampled, values = self._samples[signal]
             if bool(torch.isin(positions, sampled).all()):

@@ -30,14 +30,14 @@ class GradientAverager:
 
     def __init__(self, group: Group, parameters: Sequence[nn.Parameter], averaged: Callable[[], None]) -> None:
         self.group, self._averaged = group, averaged
-        self._parameters = list(reversed(parameters))  # about the order in which their gradients arrive
+        self._weights = list(reversed(parameters))  # about the order in which their gradients arrive
         self._wrappers: list[weakref.ref[DistributedDataParallel]] | None = None  # that decide about ``no_sync``
         self._pass = -1  # the backward pass under way
         self._arrived: set[int] = set()  # parameters, by their index
         self._buckets: list[list[int]] = []
         self._started: list[tuple[Tensor, dist.Work | None]] = []
         self._hooks: list[RemovableHandle] = []
-        for index, parameter in enumerate(self._parameters):
+        for index, parameter in enumerate(self._weights):
             hook = parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._accumulated(at))
             self._hooks.append(hook)
 
@@ -51,7 +51,7 @@ class GradientAverager:
             return
         if self._pass != running_backward_pass():
             self._pass = running_backward_pass()
-            self._arrived, self._started, self._buckets = set(), [], divide(self._parameters)
+            self._arrived, self._started, self._buckets = set(), [], divide(self._weights)
             call_after_backward(self._finish)
         self._arrived.add(index)
         while len(self._started) < len(self._buckets) and self._arrived.issuperset(self._buckets[len(self._started)]):
@@ -60,17 +60,17 @@ class GradientAverager:
     def _sends(self) -> bool:
         """Whether this pass averages gradients: not under ``no_sync``."""
         if self._wrappers is None:
-            found = ddp_around(self._parameters)
+            found = ddp_around(self._weights)
             for wrapper in found:
-                _refuse_reduced_twice(wrapper, self._parameters)
+                _refuse_reduced_twice(wrapper, self._weights)
             self._wrappers = [weakref.ref(wrapper) for wrapper in found]
-        wrappers = [wrapper for ref in self._wrappers if (wrapper := ref()) is not None]
-        return all(wrapper.require_backward_grad_sync for wrapper in wrappers)
+        alive = [ref() for ref in self._wrappers]
+        return all(wrapper is None or wrapper.require_backward_grad_sync for wrapper in alive)
 
     @torch.no_grad()
     def _start(self, bucket: Sequence[int]) -> None:
         """Start to average the gradients of a bucket, and how many ranks have one."""
-        parameters = [self._parameters[index] for index in bucket]
+        parameters = [self._weights[index] for index in bucket]
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         exist = grads[0].new_tensor([float(one.grad is not None) for one in parameters])
         flat = torch.cat([*(grad.reshape(-1) for grad in grads), exist]).div_(self.group.size)
@@ -84,7 +84,7 @@ class GradientAverager:
         for bucket, (flat, work) in zip(self._buckets, self._started, strict=True):
             if work is not None:
                 work.wait()
-            parameters = [self._parameters[index] for index in bucket]
+            parameters = [self._weights[index] for index in bucket]
             *means, exist = flat.split([*(one.numel() for one in parameters), len(bucket)])
             for parameter, mean, share in zip(parameters, means, exist.tolist(), strict=True):
                 if parameter.grad is not None:

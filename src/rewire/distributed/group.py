@@ -93,7 +93,8 @@ class Group:
         if self.size == 1:
             return None
         self.traffic += Traffic(1, summed(values.numel(), self.size, values.element_size()))
-        return dist.all_reduce(values, group=self._group, async_op=True)
+        work: dist.Work = dist.all_reduce(values, group=self._group, async_op=True)
+        return work
 
     def broadcast(self, values: Tensor) -> None:
         """Give all ranks the values of the first one, in place."""

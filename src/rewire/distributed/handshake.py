@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rewire._torch import ignore_buffers, inside_compiled, parameters_of, wrapped_by_ddp
+from rewire._torch import ignore_buffers, ignore_in_ddp, inside_compiled, parameters_of, wrapped_by_ddp
 from rewire.core.method import Method
 from rewire.core.ranks import ALONE, Ranks
 from rewire.distributed.dtensor import is_sharded, sharded_by_rows
 from rewire.distributed.group import Group, Traffic
 from rewire.distributed.topk import Shards
-from rewire.model.state_names import mask_name
+from rewire.model.state_names import POSITIONS, mask_name
 
 
 class NamedShape(Protocol):
@@ -197,6 +197,17 @@ def leave_masks_alone(wrapper: DistributedDataParallel) -> None:
     """Masks agree by construction: DDP need not send them before every forward pass. They may not be there yet."""
     parameters = wrapper.module.named_parameters(remove_duplicate=False)
     ignore_buffers(wrapper, {mask_name(name) for name, parameter in parameters if parameter.dim() > 1})
+
+
+def leave_out_of_ddp(model: nn.Module, sparse: Sequence[nn.Parameter], resized: Sequence[nn.Parameter]) -> None:
+    """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
+    ignored = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if any(parameter is one for one in sparse):
+            ignored.add(mask_name(name))
+        if any(parameter is one for one in resized):
+            ignored |= {name, name.removesuffix("weight") + POSITIONS}
+    ignore_in_ddp(model, ignored)
 
 
 def handshake(peers: Peers, model: nn.Module, layers: Sequence[Any], fingerprint: Fingerprint) -> Peers:

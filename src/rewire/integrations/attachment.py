@@ -20,6 +20,7 @@ from rewire.film.recorder import Recorder, record
 from rewire.model.select import unwrap
 from rewire.model.state_names import holds_topology
 from rewire.rewirer.rewirer import Rewirer
+from rewire.stores.optimizer.optimizers import Given
 
 
 class ModelHook:
@@ -63,14 +64,14 @@ class Attachment:
         if not self.is_attached_to(model):
             self._sparsify(model, _placeholder(unwrap(model)))
 
-    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
-        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer."""
+    def attach(self, model: nn.Module, optimizer: Given) -> Rewirer:
+        """Make the model sparse, unless it is already, and rewire it at the steps of this optimizer, or of several."""
         if self.rewirer is not None and self.is_attached_to(model):
             self.rewirer.follow(optimizer)
             return self.rewirer
         return self._sparsify(model, optimizer)
 
-    def _sparsify(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Rewirer:
+    def _sparsify(self, model: nn.Module, optimizer: Given) -> Rewirer:
         self.rewirer = sparsify(model, optimizer, self.method, **self.options)
         if self.when_sparse is not None:
             self.when_sparse()

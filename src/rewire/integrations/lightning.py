@@ -1,5 +1,6 @@
 """Lightning: ``Trainer(callbacks=[Rewire(rewire.ggr(density=0.1, every=100, until=5_000))])``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,26 @@ class Rewire(Callback):
     """Makes a ``LightningModule`` sparse, rewires it while a ``Trainer`` fits it, and logs the densities of its layers.
 
     ``options`` are those of ``rewire.sparsify``. ``optimizer``: the index of the optimizer that has the sparse weights,
-    if the trainer has several. ``film``: a folder in which the rewirings are recorded, with the metrics that the module
-    logs, for ``rewire watch``. In a checkpoint, the masks are part of the module's state and the rest is the state of
-    this callback. Steps are optimizer steps, counted over all fits.
+    if the trainer has several, or a list of indices if the sparse weights are divided among them. ``film``: a
+    folder in which the rewirings are recorded, with the metrics that the module logs, for ``rewire watch``. In a
+    checkpoint, the masks are part of the module's state and the rest is the state of this callback. Steps are optimizer
+    steps, counted over all fits.
     """
 
-    def __init__(self, method: Method, *, optimizer: int = 0, film: str | Path | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        method: Method,
+        *,
+        optimizer: int | Sequence[int] = 0,
+        film: str | Path | None = None,
+        **options: Any,
+    ) -> None:
         self._attachment = Attachment(method, options, film)
-        self._index = optimizer
+        self._indices = [optimizer] if isinstance(optimizer, int) else list(optimizer)
+        if not self._indices or not all(isinstance(one, int) and one >= 0 for one in self._indices):
+            raise ValueError(
+                f"optimizer= is an index in what configure_optimizers() returns, or a list of them, not {optimizer!r}"
+            )
         self._loaded: dict[str, Any] | None = None
         self._logged = -1  # rewirings when the densities were last logged
 
@@ -46,13 +59,14 @@ class Rewire(Callback):
         renew_averages(trainer.callbacks, pl_module, self.rewirer)  # type: ignore[attr-defined]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Attach to the optimizer, which exists now, and load the rewirer's state."""
-        if self._index >= len(trainer.optimizers):
+        """Attach to the optimizers, which exist now, and load the rewirer's state."""
+        missing = [index for index in self._indices if index >= len(trainer.optimizers)]
+        if missing:
             raise ValueError(
-                f"Rewire(optimizer={self._index}) asks for an optimizer that the trainer does not have: "
+                f"Rewire(optimizer={missing[0]}) asks for an optimizer that the trainer does not have: "
                 f"configure_optimizers() made {len(trainer.optimizers)}, and one of them must hold the sparse weights"
             )
-        self._attachment.attach(pl_module, trainer.optimizers[self._index])
+        self._attachment.attach(pl_module, [trainer.optimizers[index] for index in self._indices])
         self._logged = -1
         self._restore()
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rewire.io.onnx_file import save_onnx as save_onnx
     from rewire.io.sparse_file import load_sparse as load_sparse
     from rewire.io.sparse_file import save_sparse as save_sparse
+    from rewire.io.structured import to_bsr as to_bsr
+    from rewire.io.structured import to_semi_structured as to_semi_structured
+    from rewire.io.structured import to_semi_structured_arrays as to_semi_structured_arrays
 
 _MODULE_OF = {
     "load_csr": "csr_file",
@@ -26,6 +29,9 @@ _MODULE_OF = {
     "save_onnx": "onnx_file",
     "load_sparse": "sparse_file",
     "save_sparse": "sparse_file",
+    "to_bsr": "structured",
+    "to_semi_structured": "structured",
+    "to_semi_structured_arrays": "structured",
 }
 
 

@@ -83,7 +83,8 @@ def _numbers(version: str) -> list[int]:
 
 def _python() -> Check:
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    needed = (_metadata() or {}).get("Requires-Python") or ""
+    installed = _metadata()
+    needed = installed["Requires-Python"] if installed else ""
     if not satisfies(platform.python_version(), needed):
         return Check("Python", "problem", f"{text}, and {needed} is needed", "use a newer Python")
     return Check("Python", "ok", text)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DENSE = "dense"  # in place of a method: an ordinary training of the dense network
 ROLES = ("data", "model", "method")  # fields whose names are looked up, and may name code of one's own
 PRECISIONS = ("float32", "float64", "bfloat16")
+OPTIMIZERS, DECAYS = ("sgd", "adamw"), ("steps", "cosine")
+# Fields that are newer than the ids of runs on disk: at their defaults they are not part of a run's content.
+_LATER = {"optimizer": "sgd", "decay": "steps", "evaluate_every": 1, "record_losses": False}
 _SCOPES, _INITS = ("layer", "network"), ("none", "fan_in")
 
 
@@ -56,15 +59,23 @@ class Run:
     batch_size: int = 128
     """Images per optimizer step."""
     lr: float = 0.1
-    """Learning rate; it falls to a fifth at 30, 60 and 80 % of the training."""
+    """Learning rate, after the warm-up."""
     momentum: float = 0.9
     """Momentum of SGD."""
     weight_decay: float = 5e-4
-    """Weight decay of SGD."""
+    """Weight decay of the optimizer."""
     warmup: int = 1
     """Epochs in which the learning rate rises from zero."""
     precision: str = "float32"
     """Number format: float32, float64, or bfloat16 by autocast."""
+    optimizer: str = "sgd"
+    """The optimizer: sgd or adamw."""
+    decay: str = "steps"
+    """How the learning rate falls: steps (to a fifth at 30, 60 and 80 % of the training) or cosine (to zero)."""
+    evaluate_every: int = 1
+    """Epochs between evaluations on the test set; the last epoch is always evaluated."""
+    record_losses: bool = False
+    """Also record the training loss of every optimizer step."""
     limit: int | None = None
     """Use at most this many images of each split."""
     seed: int = 0
@@ -112,6 +123,8 @@ class Run:
         choose("growth", self.growth, GROWTHS)
         choose("scope", self.scope, dict.fromkeys(_SCOPES))
         choose("precision", self.precision, dict.fromkeys(PRECISIONS))
+        choose("optimizer", self.optimizer, dict.fromkeys(OPTIMIZERS))
+        choose("decay", self.decay, dict.fromkeys(DECAYS))
         choose("init", self.init or "none", dict.fromkeys(_INITS))
         store = choose("store", self.store, STORES)
         missing = frozenset() if self.is_dense else self.entry("method").example().signals - store.supplies
@@ -125,7 +138,7 @@ class Run:
     def _check_numbers(self) -> None:
         if not 0 <= self.sparsity < 1:
             raise ValueError(f"sparsity is the share of weights that do not exist, in [0, 1), not {self.sparsity}")
-        for name in ("epochs", "batch_size", "lr", "width", "every", "limit"):
+        for name in ("epochs", "batch_size", "lr", "width", "every", "limit", "evaluate_every"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be greater than 0, not {getattr(self, name)!r}")
         for name in ("warmup", "momentum", "weight_decay"):
@@ -147,6 +160,8 @@ class Run:
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         """The options that have no effect on this run, with the reason."""
+        if self.optimizer == "adamw":
+            yield "momentum", "is an option of SGD, and this run uses AdamW"
         if self.is_dense:
             sparse_only = ("start", "growth", "scope", "fraction", "every", "until", "init", "store")
             for name in sparse_only if self.sparsity == 0 else ("sparsity", *sparse_only):
@@ -212,8 +227,8 @@ class Run:
         return f"{code.path}:{value.split(':')[1]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON. ``code`` is left out where there is none, as in runs of earlier versions."""
-        content = asdict(self)
+        """Plain data, for JSON. What earlier versions did not know is left out at its default."""
+        content = {name: value for name, value in asdict(self).items() if _LATER.get(name, self) != value}
         if not self.code:
             del content["code"]
         return content

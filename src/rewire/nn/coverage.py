@@ -1,15 +1,18 @@
 """Which layers the sparse kernels cover, and the geometry that the kernels see."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.overrides import TorchFunctionMode
 
-from rewire._torch import FORWARD_METHODS
+from rewire._torch import FORWARD_METHODS, parameters_of
 from rewire.kernels.geometry import Geometry, Pair
+from rewire.nn.tensor_functions import METADATA, function_name
 
 PACKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _CONV_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -56,15 +59,66 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
 def _forward_calls_kernel(module: nn.Module) -> bool:
     """Whether a forward uses the weight only as that of ``F.linear`` or ``F.conv2d`` with the layer's own settings.
 
-    The layer is traced alone. A forward that cannot be traced, because it depends on the input's size for instance, is
-    not covered.
+    The layer is traced alone. If that does not tell, because the forward depends on the size of its input for instance,
+    it is called once with a small input. Should it use the weight otherwise for inputs of other sizes, the packed layer
+    writes the dense weight out there.
     """
+    # A copy that shares the parameters: a forward may change other attributes.
+    layer = copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    with torch.random.fork_rng(devices=[]):
+        return _trace_shows_kernel(layer) or _call_runs_kernel(layer)
+
+
+def _trace_shows_kernel(layer: nn.Module) -> bool:
     try:
-        graph = fx.Tracer().trace(module)
+        graph = fx.Tracer().trace(layer)
     except Exception:  # tracing runs foreign code on proxies, which may raise anything
         return False
     reads = [node for node in graph.nodes if node.op == "get_attr" and node.target == "weight"]
-    return bool(reads) and all(is_kernel_call(user, node, module) for node in reads for user in node.users)
+    return bool(reads) and all(is_kernel_call(user, node, layer) for node in reads for user in node.users)
+
+
+class _WeightUses(TorchFunctionMode):
+    """Watches what is done with the weight of a layer; asking for its shape or type is no use."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.weight = layer, parameters_of(layer)["weight"]
+        self.kernel_calls = self.other_uses = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Count the call, if the weight is among its arguments, and let it happen."""
+        kwargs = kwargs or {}
+        given = sum(one is self.weight for one in (*args, *kwargs.values()))
+        if given and function_name(func) not in METADATA:
+            arguments = call_arguments(args, kwargs)
+            is_kernel = given == 1 and arguments.get("weight") is self.weight
+            if is_kernel and is_call_of_layer(func, arguments, self.layer):
+                self.kernel_calls += 1
+            else:
+                self.other_uses += 1
+        return func(*args, **kwargs)
+
+
+def _call_runs_kernel(layer: nn.Module) -> bool:
+    """Whether a call of the layer with a small input uses the weight as ``_forward_calls_kernel`` asks for."""
+    weight = parameters_of(layer)["weight"]
+    assert weight is not None
+    if isinstance(layer, nn.Linear):
+        shape: tuple[int, ...] = (2, layer.in_features)
+    else:
+        assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
+        sizes = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)
+        shape = (1, layer.in_channels, *(2 * kernel * dilation + stride for kernel, dilation, stride in sizes))
+    uses = _WeightUses(layer)
+    try:
+        with torch.no_grad(), uses:
+            layer.forward(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
+    except Exception:  # foreign code, which may need another input
+        return False
+    return uses.kernel_calls > 0 and not uses.other_uses
 
 
 def is_kernel_call(call: fx.Node, weight: fx.Node, layer: nn.Module) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rewire._torch import without_torch_function
 from rewire.nn.coverage import call_arguments, is_call_of_layer
+from rewire.nn.tensor_functions import METADATA, function_name
 
 
 class WeightOwner(Protocol):
@@ -33,11 +34,6 @@ class WeightOwner(Protocol):
 
     def record_dense_gradient(self, grad: Tensor) -> None:
         """Keep the gradient of a dense weight that was read, for the next rewiring."""
-
-
-_METADATA = {"shape", "dtype", "device", "ndim", "layout", "names", "size", "dim", "numel", "nelement", "element_size"}
-_METADATA |= {"is_floating_point", "is_complex", "is_sparse", "is_cuda", "is_meta", "is_quantized", "is_nested"}
-_METADATA |= {"__len__", "retains_grad", "get_device", "is_sparse_csr", "is_mkldnn", "is_cpu"}
 
 
 class DenseWeight(Tensor):
@@ -85,9 +81,9 @@ class DenseWeight(Tensor):
     ) -> Any:
         """Answer from the sizes, run the kernel, or write the weight out; refuse to be changed."""
         kwargs = kwargs or {}
-        name = _name(func)
+        name = function_name(func)
         weight = _first_weight((*args, *kwargs.values()))
-        if name in _METADATA or weight is None:
+        if name in METADATA or weight is None:
             with without_torch_function():
                 return func(*args, **kwargs)
         if name in _ANSWERS:
@@ -108,15 +104,6 @@ class DenseWeight(Tensor):
         if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
             return weight.owner.apply_weight(arguments["input"], weight.nonzeros, bias)
         return func(*_map(lambda one: one.write_out(name), args), **_map(lambda one: one.write_out(name), kwargs))
-
-
-def _name(func: Callable[..., Any]) -> str:
-    """The name of a function or method, or of the attribute that a getter returns; a setter ends with ``=``."""
-    name = getattr(func, "__name__", str(func))
-    if name in ("__get__", "__set__"):
-        attribute = getattr(getattr(func, "__self__", None), "__name__", name)
-        return attribute if name == "__get__" else f"{attribute}="
-    return str(name)
 
 
 _NOT_IN_PLACE = {"__invert__", "__index__", "__int__"}

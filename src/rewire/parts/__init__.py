@@ -2,7 +2,7 @@
 
 ``start``: where are the first weights? ``density``: how many weights are there? ``schedule``: when is the network
 rewired, and how much of it? ``drop``: which weights are removed? ``allocate``: how many does each layer get back?
-``grow``: which positions become active? ``birth``: with what values?
+``grow``: which positions become active? ``birth``: with what values? ``constraint``: which structure do they have?
 
 The interfaces are in ``rewire.core.protocols``. ``apportion`` divides a budget exactly; ``Gather`` and ``Select``
 declare what a part sends to other ranks.
@@ -16,6 +16,10 @@ from rewire.parts.birth import RandomSign as RandomSign
 from rewire.parts.birth import Tiny as Tiny
 from rewire.parts.collectives import Gather as Gather
 from rewire.parts.collectives import Select as Select
+from rewire.parts.constraint import NM as NM
+from rewire.parts.constraint import Blocks as Blocks
+from rewire.parts.constraint import Channels as Channels
+from rewire.parts.constraint import FanIn as FanIn
 from rewire.parts.density import Alternating as Alternating
 from rewire.parts.density import Constant as Constant
 from rewire.parts.density import Cosine as Cosine
@@ -30,12 +34,15 @@ from rewire.parts.grow import AtRandom as AtRandom
 from rewire.parts.grow import Mix as Mix
 from rewire.parts.grow import Strongest as Strongest
 from rewire.parts.grow import StrongestOfSample as StrongestOfSample
+from rewire.parts.path_growth import ShortPaths as ShortPaths
 from rewire.parts.schedule import Never as Never
 from rewire.parts.schedule import Periodic as Periodic
 from rewire.parts.scores import GradientAverage as GradientAverage
 from rewire.parts.scores import Saliency as Saliency
 from rewire.parts.scores import Score as Score
 from rewire.parts.scores import WeightPlusGradient as WeightPlusGradient
+from rewire.parts.soft_drop import Percolated as Percolated
+from rewire.parts.soft_drop import SoftLowest as SoftLowest
 from rewire.parts.start import STARTS as STARTS
 from rewire.parts.start import Connected as Connected
 from rewire.parts.start import Dense as Dense

@@ -32,7 +32,7 @@ class AtRandom:
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Draw ``k`` of the free positions."""
-        return _at_random(layer, layer.occupied(), k, ctx)
+        return _at_random(layer, layer.drop[:0], k, ctx)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class StrongestOfSample:
             return layer.drop[:0]
         positions = self.sample(layer.base, layer.index, ctx)
         values = layer.read_at(self.signal, positions).abs()
-        return _fill_at_random(layer, ScoredPositions(values, positions).where(values > 0), k, k, ctx)
+        return fill_at_random(layer, ScoredPositions(values, positions).where(values > 0), k, k, ctx)
 
 
 GROWTHS: dict[str, Grow] = {"mix": Mix(), "gradient": Strongest(), "random": AtRandom()}
@@ -138,18 +138,20 @@ def _strongest_then_random(layer: Edited, signal: AnySignal, ranked: int, k: int
     """``k`` positions: up to ``ranked`` at the largest ``|signal|``, the others at random."""
     if k == 0:
         return layer.drop[:0]
-    return _fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
+    return fill_at_random(layer, layer.top_inactive(signal, ranked), ranked, k, ctx)
 
 
-def _fill_at_random(layer: Edited, candidates: ScoredPositions, ranked: int, k: int, ctx: Context) -> Tensor:
+def fill_at_random(layer: Edited, candidates: ScoredPositions, ranked: int, k: int, ctx: Context) -> Tensor:
     """``k`` positions: the ``ranked`` largest of the candidates of all ranks, the others at random."""
-    (top,) = ctx.ranks.largest([candidates], [ranked])
+    (top,) = ctx.ranks.largest([layer.admissible(candidates)], [ranked])
     strongest, (count,) = top.positions, total(ctx.ranks, [len(top)])
     if count == k:
         return strongest
-    return insert(strongest, _at_random(layer, insert(strongest, layer.occupied()), k - count, ctx))
+    return insert(strongest, _at_random(layer, strongest, k - count, ctx))
 
 
-def _at_random(layer: Edited, occupied: Tensor, k: int, ctx: Context) -> Tensor:
-    """``k`` free positions."""
-    return draw_free(layer.span, occupied, k, ctx, ctx.generator("grow", layer.index))
+def _at_random(layer: Edited, chosen: Tensor, k: int, ctx: Context) -> Tensor:
+    """``k`` free positions besides the chosen ones."""
+    if k == 0:
+        return chosen[:0]
+    return draw_free(layer.span, layer.occupied_beside(chosen, ctx), k, ctx, ctx.generator("grow", layer.index))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,7 @@ class Scattered:
     """Each layer's weights placed uniformly at random, as the papers do."""
 
     rule: Rule
+    is_random: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Count, then draw the positions."""
@@ -134,6 +135,7 @@ class Connected:
     """
 
     rule: Rule
+    is_random: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Connect the units, count, then draw the other positions."""

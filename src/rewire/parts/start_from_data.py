@@ -27,6 +27,7 @@ class _FromLoss:
     rule: Rule | None = None
     loss_name: str = field(init=False)
     reads_data: ClassVar[bool] = True
+    reads_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss_name", qualified_name(self.loss))
@@ -80,6 +81,7 @@ class SynFlow:
 
     shape: tuple[int, ...]
     rounds: int = 100
+    reads_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rounds < 1:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class Magnitude:
     """
 
     rule: Rule | None = None
+    reads_weights: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Rank the magnitudes; of equal ones the first are taken."""
@@ -31,6 +33,8 @@ class Magnitude:
 @dataclass(frozen=True)
 class Nonzero:
     """The weights that are not zero: ``sparsify`` after ``remove`` keeps the topology."""
+
+    gives_positions: ClassVar[bool] = True
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Count them; the method's density must allow exactly as many."""
@@ -48,6 +52,8 @@ class Given:
     >>> Given({"0": torch.tensor([[True, False], [False, True]]), "2": torch.tensor([0, 3, 5])})
     Given('2 layers, 5 weights, 3bb38626e580')
     """
+
+    gives_positions: ClassVar[bool] = True
 
     def __init__(self, topology: Mapping[str, Tensor] | nn.Module) -> None:
         self._complete = not isinstance(topology, nn.Module)  # whether all names must be those of sparse layers

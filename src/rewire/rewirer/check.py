@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rewire._torch import parameters_of
 from rewire.core.ranks import total
+from rewire.core.structure import Constraint, structure_fault
 from rewire.distributed.dtensor import is_sharded, local
 from rewire.distributed.handshake import Peers
 from rewire.rewirer.state import checksums
@@ -27,9 +28,12 @@ ZERO_STATE = {
 
 
 @torch.no_grad()
-def check(store: Store, peers: Peers, budget: int | None) -> None:
+def check(store: Store, peers: Peers, budget: int | None, constraint: Constraint | None = None) -> None:
     """Raise one error that lists everything that is not as it must be; ``budget``: the number of weights, if known."""
     faults = [f"{layer.name}: {fault}" for layer in store.layers for fault in _faults(layer, store)]
+    if constraint is not None:
+        found = [(layer.name, structure_fault(constraint, layer)) for layer in store.layers]
+        faults += [f"{name}: {fault}" for name, fault in found if fault]
     faults += _differing_ranks(store.layers, store, peers)
     nnz = sum(layer.nnz for layer in store.layers)
     if budget is not None and nnz != budget:

@@ -1,6 +1,5 @@
 """``Rewirer``: a method, a store and a seed, driven by the optimizer's own hooks."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,16 +7,15 @@ import torch
 from torch import nn
 
 from rewire.core.layer import Context, Signal
-from rewire.core.method import Method, Rewiring, budget, capture, counts, plan_rewiring
-from rewire.core.ranks import total
+from rewire.core.method import Method, Rewiring, budget, capture, counts, meets_budget, plan_rewiring
 from rewire.core.topology import Edit
 from rewire.core.views import Captured
 from rewire.distributed.dtensor import copy_into
 from rewire.distributed.group import Traffic
 from rewire.distributed.handshake import Fingerprint, Peers, handshake
-from rewire.model.reachability import REMEDY
 from rewire.rewirer.changes import ChangeWatcher
 from rewire.rewirer.check import check
+from rewire.rewirer.gradients import not_finite, warn_if_silent
 from rewire.rewirer.optimizer_steps import OptimizerSteps
 from rewire.rewirer.state import (
     FORMAT,
@@ -33,7 +31,7 @@ from rewire.rewirer.table import table
 from rewire.stores.averages import register_average
 from rewire.stores.optimizer.newborns import Newborns
 from rewire.stores.optimizer.optimizers import Given, Optimizers, found_inf
-from rewire.stores.protocol import Store, StoredLayer, no_gradient_arrived
+from rewire.stores.protocol import Store, StoredLayer
 
 
 class Rewirer:
@@ -112,11 +110,6 @@ class Rewirer:
     def traffic(self) -> Traffic:
         """How many collectives rewirings have called so far, and the bytes that this process sent in them."""
         return self.peers.traffic
-
-    @property
-    def gradient_traffic(self) -> Traffic:
-        """The same for averaging the gradients of packed weights; what DDP itself sends is not counted."""
-        return self.store.gradient_traffic
 
     def __deepcopy__(self, memo: object) -> "Rewirer":
         raise TypeError(
@@ -198,7 +191,7 @@ class Rewirer:
 
         Waits for the device. If there are several ranks, all of them must call it.
         """
-        check(self.store, self.peers, self._budget)
+        check(self.store, self.peers, self._budget, self.method.constraint)
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
@@ -229,7 +222,9 @@ class Rewirer:
             self.peers = handshake(self.peers, self.model, self.layers, self._fingerprint())
         self.store.refresh()
         self._check_after_loading()
-        self._warn_if_silent()
+        if self.check_signal:
+            self.check_signal = False
+            warn_if_silent(self.layers, self.store.ranks)
         self._skips = False
         if self._is_due(self._counter.at_most + 1):
             due, self._skips = self._is_due(self._counter.settle() + 1), found_inf(optimizer)
@@ -264,9 +259,8 @@ class Rewirer:
             return
         self.store.apply(edits)
         self._newborns.add(self.layers, record.grown)
-        target = budget(self.method, self.layers, due)
-        assert self.nnz == target or any(layer.frozen for layer in self.layers), (
-            f"{self.nnz} weights instead of {target}"
+        assert meets_budget(self.method, self.layers, due) or any(layer.frozen for layer in self.layers), (
+            f"{self.nnz} weights instead of {budget(self.method, self.layers, due)}"
         )
         self._budget = self.nnz
         if self.peers.copies:
@@ -296,26 +290,13 @@ class Rewirer:
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
-        not_finite = total(self.store.ranks, (int(not layer.is_finite()) for layer in self.layers))
-        bad = [layer.name for layer, ranks in zip(self.layers, not_finite, strict=True) if ranks]
+        bad = not_finite(self.layers, self.store.ranks)
         if bad:
             self._watcher.warn_once(
                 f"not finite at {self._counter.at_most}",
                 f"the gradient of {', '.join(bad)} is not finite: rewiring is put off until it is",
             )
         return not bad
-
-    def _warn_if_silent(self) -> None:
-        """At the first step of a model whose connectivity could not be traced."""
-        if not self.check_signal:
-            return
-        self.check_signal = False
-        if no_gradient_arrived(self.layers, self.store.ranks):
-            warnings.warn(
-                "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
-                f"start, and no method can revive it. {REMEDY}",
-                stacklevel=2,
-            )
 
     def _check_after_loading(self) -> None:
         if self.expected is not None:

@@ -28,6 +28,7 @@ def table(store: Store, method: Method, step: int, left_out: Mapping[str, str], 
     notes += [f"fixed: {one.name} (frozen or replaced after sparsify)" for one in layers if one.frozen]
     head = f"step {step}, store {store.name}, start {method.start}, "
     head += f"drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
+    head += f", constraint {method.constraint}" if method.constraint is not None else ""
     dense = (
         f"density {nnz / total:.2f} of the sparse layers, {(nnz + other) / (total + other):.2f} of all parameters: "
         f"{other / (total + other):.0%} of them stay dense"

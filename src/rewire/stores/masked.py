@@ -5,6 +5,7 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,7 +28,9 @@ from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
 
-SWEPT = 1 << 18  # weights whose topology is enforced at every step, in turn
+# Weights whose topology is enforced at every step, in turn. An accelerator takes as long for a million as for one.
+SWEPT = {"cpu": 1 << 16}
+SWEPT_ELSEWHERE = 1 << 20
 SWEPT_LAYERS = 4  # or so many layers, if they are small
 
 
@@ -65,6 +68,7 @@ class MaskedStore:
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
+        self._warned = False  # whether a warning said that inactive weights were written from outside
         self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
         for layer, positions, values in zip(self.layers, active, drawn, strict=True):
@@ -127,8 +131,8 @@ class MaskedStore:
         for layer in self.layers:
             if layer.is_invalid:
                 _convert_loaded_state(self.optimizers, layer)
-            layer.undo_outside_writes()
         self._enforce_topology()
+        self._undo_outside_writes()
         for layer in self.layers:
             if layer.average is not None:
                 layer.update_average(self._decay, self.optimizers.grad_scale)
@@ -138,6 +142,20 @@ class MaskedStore:
     def _enforce_topology(self) -> None:
         for layer in self.layers:
             layer.enforce_topology(self.optimizers)
+
+    def _undo_outside_writes(self) -> None:
+        look = not self._warned and all(layer.parameter.device.type == "cpu" for layer in self.layers)
+        revived = [layer.name for layer in self.layers if layer.undo_outside_writes(look)]
+        if revived:
+            self._warned = True
+            more = f" and {len(revived) - 3} more layers" if len(revived) > 3 else ""
+            warnings.warn(
+                f"something other than the optimizer has written to the weight of {', '.join(revived[:3])}{more}, also "
+                "where no weight exists. The values there are zero again from this step on. A dense model's values are "
+                "loaded before sparsify, or with load_state_dict(..., strict=False); an average of the weights follows "
+                "the model's topology if it was given to rewirer.register_average",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def clear_inactive_grads(self) -> None:
@@ -166,11 +184,14 @@ class MaskedStore:
             layer.remember_weight()
 
     def _sweep(self) -> None:
-        """Zero inactive weights of a few layers or rows, in turn: a write through ``.data`` lasts a few steps at most.
+        """Zero inactive weights of a few layers or rows, in turn.
 
-        No version counter shows such a write, and looking for it would take longer than undoing it.
+        This undoes what ``undo_outside_writes`` cannot see: writes through ``.data`` to a part of a weight, or on an
+        accelerator. Looking for them would take longer.
         """
-        (index, row), room = self._sweep_at, SWEPT
+        if not self.layers:
+            return
+        (index, row), room = self._sweep_at, SWEPT.get(self.layers[0].parameter.device.type, SWEPT_ELSEWHERE)
         for _ in range(min(SWEPT_LAYERS, len(self.layers))):
             row, room = self.layers[index].zero_inactive_rows(row, room)
             index = index if row else (index + 1) % len(self.layers)

@@ -19,6 +19,7 @@ from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import SelectedWeight
 from rewire.stores.copies import add_link
 from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.outside_writes import WriteWatch
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
@@ -53,7 +54,7 @@ class MaskedLayer:
         self._enforced: Version | None = None
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its write count
-        self._own_write: Version | None = None  # the weight after the last write of the store or the optimizer
+        self._writes = WriteWatch()
         self.link = add_link(self.module, self.parameter, self.name)
         self.link.on_load = self._loaded
 
@@ -204,32 +205,41 @@ class MaskedLayer:
 
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
-        torch.where(self.local_mask, self.weight, _zero(self.weight), out=self.weight)
+        self._zero_rows(0, len(self.weight))
 
     def remember_weight(self) -> None:
         """The store or the optimizer has just written to the weight, as it may."""
-        self._own_write = version(local(self.parameter))
+        self._writes.remember(local(self.parameter))
 
-    def undo_outside_writes(self) -> None:
-        """Zero the weight at inactive positions if anyone else wrote to it; writes through ``.data`` are not seen."""
-        if self._own_write != version(local(self.parameter)):
-            self.zero_inactive_weights()
-            self.remember_weight()
+    def undo_outside_writes(self, look: bool) -> bool:
+        """Zero the weight at inactive positions if anyone else wrote to it.
+
+        Returns, if asked to look, whether weights were not zero there.
+        """
+        if not self._writes.was_written(local(self.parameter)):
+            return False
+        revived = look and bool((self.weight.ne(0) & ~self.local_mask).any())
+        self.zero_inactive_weights()
+        self.remember_weight()
+        self._writes.find_witness(local(self.parameter))
+        return revived
 
     def zero_inactive_rows(self, first: int, room: int) -> tuple[int, int]:
         """Zero the weight at the inactive positions of some rows from ``first`` on: about ``room`` weights.
 
         Returns the row to go on with, 0 after the last one, and the room that is left.
         """
-        weight, mask, bits = self.weight, self.local_mask, self._bit_mask
         row = max(self.shape[1:].numel(), 1)
-        last = min(first + max(room // row, 1), len(weight))
-        part = weight[first:last]
-        if bits is not None and bits.element_size() == weight.element_size() and self._enforced == version(mask):
+        last = min(first + max(room // row, 1), len(self.weight))
+        self._zero_rows(first, last)
+        return (0 if last >= len(self.weight) else last), room - (last - first) * row
+
+    def _zero_rows(self, first: int, last: int) -> None:
+        mask, bits, part = self.local_mask, self._bit_mask, self.weight[first:last]
+        if bits is not None and bits.element_size() == part.element_size() and self._enforced == version(mask):
             part.view(bits.dtype).bitwise_and_(bits[first:last])
         else:
             torch.where(mask[first:last], part, _zero(part), out=part)
-        return (0 if last >= len(weight) else last), room - (last - first) * row
 
     def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
@@ -240,9 +250,10 @@ class MaskedLayer:
                 state = local(value)
                 torch.where(mask, state, _zero(state), out=state)
             self._mask_changed()
+            self.remember_weight()
 
-    def _mask_changed(self) -> None:
-        """The mask is new, and weight and optimizer state agree with it.
+    def _mask_changed(self, dropped: Tensor | None = None) -> None:
+        """The mask is new, and weight and optimizer state agree with it. ``dropped``: flat positions that it lost.
 
         For a small layer the mask is also kept as integers of all ones or all zeros: a bitwise and takes a tenth of the
         time of ``torch.where``.
@@ -252,6 +263,7 @@ class MaskedLayer:
         self._bit_mask = None
         if self.shape.numel() <= SMALL:
             self._bit_mask = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
+        self._writes.choose_witness(local(self.parameter), mask, dropped)
 
     def invalidate(self, *_hook_arguments: object) -> None:
         """Something was loaded: enforce the topology again before the next step."""
@@ -277,7 +289,7 @@ class MaskedLayer:
         put(self.weight, drop, 0.0)
         put(self.weight, grow, edit.value)
         self.remember_weight()
-        self._mask_changed()
+        self._mask_changed(drop)
         for state, newborn in optimizers.start_values(self.parameter, group):
             put(local(state), drop, 0.0)
             put(local(state), grow, newborn)

@@ -159,8 +159,8 @@ class PackedStore:
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
-        """Move every layer to its new topology."""
-        for layer in self._packed.values():
+        """Move every layer to its new topology; nothing moves if an average of any layer cannot follow."""
+        for layer in self.layers:
             layer.link.refuse_strayed_averages()
         groups = self.optimizers.groups()
         for index, layer in self._packed.items():

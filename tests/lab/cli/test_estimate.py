@@ -1,17 +1,12 @@
 """The time left: of sweeps whose costs are known."""
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from rewire.lab.cli.display import Display
 from rewire.lab.cli.estimate import Estimate
-from rewire.lab.engines.local import run_all
 from rewire.lab.run import Run
-from rewire.lab.training.trainer import Place
 
 BASE = Run(data="cifar100", model="resnet-18", epochs=10)
 
@@ -94,22 +89,3 @@ def test_short_runs_are_estimated_with_what_surrounds_their_epochs():
     assert estimate.left(epochs, runs[:1]) == pytest.approx(0.6 + 3 * 1.7)
     estimate.add_setup(0.2)
     assert estimate.left(epochs, runs[:1]) == pytest.approx(0.6 + 3 * 0.9)
-
-
-def test_the_first_estimate_of_a_real_sweep_is_within_a_factor_of_two(tmp_path):
-    """Twelve short runs in one worker: the setup of each counts as much as its epochs."""
-    estimates = []
-
-    class Watched(Display):
-        def listen(self, run, event):
-            super().listen(run, event)
-            if event["kind"] == "epoch":
-                left = self._estimate.left(self.epochs, [self.runs[key] for key in self._tasks])
-                estimates.append((time.monotonic(), left))
-
-    settings = {"model": "mlp", "epochs": 3, "limit": 600}
-    runs = [Run(**settings, method=method, seed=seed) for method in ("set", "ggr") for seed in range(6)]
-    with Watched(runs, 1, {}, Console(width=80)) as display:
-        run_all(runs, tmp_path, workers=1, place=Place(), listen=display.listen)
-    real = time.monotonic() - estimates[0][0]
-    assert real / 2 <= estimates[0][1] <= real * 2

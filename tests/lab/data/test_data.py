@@ -108,6 +108,9 @@ def test_the_order_of_looking(tmp_path: Path, cache: Path, monkeypatch: pytest.M
     assert data.locate(source, tmp_path / "given" / source.folder) == tmp_path / "given" / source.folder
     monkeypatch.setenv("REWIRE_DATA", str(tmp_path / "empty"))
     assert data.locate(source) == cache / source.folder
+    monkeypatch.chdir(tmp_path / "env")
+    monkeypatch.setenv("REWIRE_DATA", "")  # not set, and not the present folder
+    assert data.locate(source) == cache / source.folder
 
 
 def test_a_given_folder_without_the_data_is_an_error_even_if_the_cache_has_it(

@@ -130,7 +130,10 @@ def test_options_reach_the_method():
 @pytest.mark.parametrize("method", list(rewire.METHODS))
 def test_every_method_trains(tmp_path, method):
     result = train(replace(QUICK, method=method, epochs=2, sparsity=0.9), tmp_path)
-    assert result["density"] == pytest.approx(0.1, abs=1e-4)
+    if method == "srigl":  # whole rounds of one weight for every neuron
+        assert 0.09 < result["density"] <= 0.1
+    else:
+        assert result["density"] == pytest.approx(0.1, abs=1e-4)
 
 
 def test_bfloat16(tmp_path):
@@ -164,7 +167,7 @@ def test_a_missing_data_set_is_explained(tmp_path):
         train(Run(data="cifar100", model="mlp"), tmp_path / "run", Place(data_dir=tmp_path))
 
 
-@pytest.mark.skipif("REWIRE_DATA" not in os.environ, reason="REWIRE_DATA is not set: no real data here")
+@pytest.mark.skipif(not os.environ.get("REWIRE_DATA"), reason="REWIRE_DATA is not set: no real data here")
 def test_real_cifar100(tmp_path):
     run = Run(
         data="cifar100", model="resnet-18", width=0.125, epochs=2, limit=1500, sparsity=0.9, batch_size=50, every=10
@@ -191,3 +194,23 @@ def test_the_packed_store_leaves_the_same_results_and_resumes(tmp_path):
     assert train(run, tmp_path / "parts")["accuracy"] == whole["accuracy"]
     files = [(tmp_path / part / "topology.safetensors").read_bytes() for part in ("whole", "parts")]
     assert files[0] == files[1]
+
+
+def test_the_cosine_falls_from_the_warm_up_to_nothing():
+    run, steps = Run(epochs=5, warmup=1, lr=0.4, decay="cosine"), 10
+    rates = [learning_rate(run, step, steps) for step in (9, 10, 30, 49)]
+    assert rates[:3] == pytest.approx([0.4, 0.4, 0.2])  # half of the cosine is half of the rate
+    assert 0 < rates[3] < 0.001
+
+
+def test_adamw_resumes_bit_for_bit_and_refuses_momentum(tmp_path):
+    run = replace(QUICK, optimizer="adamw", decay="cosine", lr=1e-3, evaluate_every=2)
+    train(run, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        train(run, tmp_path / "parts", report=stop_after(1))
+    train(run, tmp_path / "parts")
+    a, b = (checkpoints.load(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(a["model"][key], b["model"][key]) for key in a["model"])
+    assert "exp_avg" in a["optimizer"]["state"][0]
+    with pytest.raises(ValueError, match="momentum 0.5 is an option of SGD"):
+        replace(run, momentum=0.5)

@@ -14,7 +14,7 @@ from rewire.kernels.memory import POOL
 from rewire.kernels.threads import thread_count
 
 TILE, PRODUCTS = 4, 36  # pixels of a tile in each direction; products of a tile
-CHUNK_BYTES = 1 << 24  # memory for transformed tiles, if more than one fits in
+CHUNK_BYTES = 1 << 21  # memory for transformed tiles, if more than one fits in
 FEWEST_CHANNELS, FEWEST_PRODUCTS = 16, 1 << 22  # below, transforming costs more than it saves
 
 _COMBINE = torch.tensor([[1.0, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 1]])  # A^T
@@ -48,7 +48,7 @@ class WinogradGradient:
         tile_floats = PRODUCTS * (outputs + inputs) * batch
         together = min(max(CHUNK_BYTES // (4 * tile_floats), 1), self._tiles)
         scratch = POOL.empty(together * tile_floats)
-        sums = self._x.new_zeros(PRODUCTS, outputs, inputs)
+        sums = POOL.empty(PRODUCTS * outputs * inputs).view(PRODUCTS, outputs, inputs)
         for first in range(0, self._tiles, together):
             count = min(together, self._tiles - first)
             size = PRODUCTS * inputs * count * batch
@@ -56,8 +56,9 @@ class WinogradGradient:
             grad = scratch[size : size + PRODUCTS * outputs * count * batch].view(PRODUCTS, outputs, count * batch)
             self._transform_input(first, count, x)
             self._transform_grad(channels, first, count, grad)
-            sums.baddbmm_(grad, x.transpose(1, 2))
-        return (sums.view(PRODUCTS, -1).t() @ torch.kron(_COMBINE, _COMBINE).t()).view(-1)
+            torch.baddbmm(sums, grad, x.transpose(1, 2), beta=1.0 if first else 0.0, out=sums)
+        taps = torch.kron(_COMBINE, _COMBINE) @ sums.view(PRODUCTS, -1)  # [9, outputs * inputs]
+        return taps.t().reshape(-1)
 
     def _transform_input(self, first: int, count: int, to: Tensor) -> None:
         height, width, channels, batch = self._x.shape

@@ -20,7 +20,7 @@ void for_each_nonzero(const LayerShape &shape, const Position *positions, int64_
             row = position / row_size;
             row_end = (row + 1) * row_size;
         }
-        const uint32_t column = uint32_t(position - (row_end - row_size)), input = column / uint32_t(shape.taps);
+        const uint32_t column = uint32_t(position - (row_end - row_size)), input = shape.taps == 1 ? column : column / uint32_t(shape.taps);
         work(k, int32_t(row), int32_t(input), int32_t(column - input * shape.taps));
     }
 }
@@ -48,14 +48,21 @@ void build(const LayerShape &shape, const Position *positions, int64_t nnz, cons
     const int64_t backward_size = int64_t(inputs) * arrays.backward_blocks * shape.taps;
     std::memset(arrays.forward_row_ptr, 0, sizeof(int32_t) * (forward_size + 1));
     std::memset(arrays.backward_row_ptr, 0, sizeof(int32_t) * (backward_size + 1));
+    std::vector<int32_t> forward_block(shape.in_channels);  // of each input: divisions cost more than everything else here
+    for (int64_t input = 0; input < shape.in_channels; input++)
+        forward_block[input] = int32_t(input * arrays.forward_blocks / shape.in_channels);
+    int32_t current_row = -1;
+    int64_t first_input = 0;  // of the current row's group, in its block
     const auto backward_slot = [&](int32_t row, int32_t input, int32_t tap) {
-        const int64_t block = int64_t(row) * arrays.backward_blocks / shape.out_channels;
-        return (block * inputs + (row / outputs_per_group) * shape.in_channels + input) * shape.taps +
-               arrays.backward_tap_rank[tap];
+        if (row != current_row) {
+            current_row = row;
+            const int64_t block = int64_t(row) * arrays.backward_blocks / shape.out_channels;
+            first_input = block * inputs + (row / outputs_per_group) * shape.in_channels;
+        }
+        return (first_input + input) * shape.taps + arrays.backward_tap_rank[tap];
     };
     for_each_nonzero(shape, positions, nnz, [&](int64_t, int32_t row, int32_t input, int32_t tap) {
-        arrays.forward_row_ptr[int64_t(row) * arrays.forward_blocks +
-                               int64_t(input) * arrays.forward_blocks / shape.in_channels]++;
+        arrays.forward_row_ptr[int64_t(row) * arrays.forward_blocks + forward_block[input]]++;
         arrays.backward_row_ptr[backward_slot(row, input, tap)]++;
     });
     exclusive_scan(arrays.forward_row_ptr, forward_size);
@@ -92,7 +99,7 @@ void sort_by_tap(const LayerShape &shape, const ForwardCsr &forward, const Posit
                 total += here;
             }
             for (int32_t k = from; k < to; k++) {
-                const uint32_t column = uint32_t(positions[k] - row_start), input = column / uint32_t(shape.taps);
+                const uint32_t column = uint32_t(positions[k] - row_start), input = shape.taps == 1 ? column : column / uint32_t(shape.taps);
                 const int32_t tap = int32_t(column - input * shape.taps), at = tap_ptr[tap]++;
                 col_idx[at] = forward.tap_offset[tap] + group_base + int32_t(input);
                 sorted[at] = values[k];

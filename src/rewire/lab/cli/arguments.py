@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction
 
+from rewire.lab.cli.reading_arguments import RUNS as RUNS
+from rewire.lab.cli.reading_arguments import Collect as Collect
+from rewire.lab.cli.reading_arguments import OutputFile
+from rewire.lab.cli.reading_arguments import Repeat as Repeat
+from rewire.lab.cli.reading_arguments import Report as Report
+from rewire.lab.cli.reading_arguments import Runs as Runs
 from rewire.lab.run import Run
 
-RUNS = Path("runs")
 NetworkPath = Positional[Path]
-OutputFile = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,7 @@ class Sweep:
       rewire sweep demo                                  a few minutes on two cores
       rewire sweep table1 --scale laptop --workers 2 --data-dir data
       rewire sweep table3 --scale paper --device cuda --workers 1
+      rewire sweep evidence --scale workstation --dry-run --measure
       rewire sweep exp.py:compare --seeds 5 --epochs 20 --set width=0.5 --dry-run
       rewire sweep table1 --scale paper --device cuda --engine ray --address auto --out /shared/table1
 
@@ -62,9 +66,9 @@ class Sweep:
 
     name: Positional[str]
     """The experiment: a name that `rewire experiments` shows, or a function that returns runs (file.py:function)."""
-    scale: Literal["demo", "laptop", "paper"] | None = None
-    """The size of an experiment of the library: minutes on digits (demo, the default), hours on CIFAR-100, or as
-    published."""
+    scale: Literal["demo", "laptop", "workstation", "paper"] | None = None
+    """The size of an experiment of the library: minutes on digits (demo, the default), hours (laptop) or half a day
+    (workstation) on CIFAR-100, or as published."""
     seeds: int | None = None
     """Carry out every configuration with the seeds 0 to SEEDS - 1."""
     epochs: int | None = None
@@ -73,6 +77,8 @@ class Sweep:
     """Change a setting of every run, as in --set width=0.5. May be repeated."""
     dry_run: bool = False
     """List the runs, and neither train nor write anything."""
+    measure: bool = False
+    """With --dry-run: time a few optimizer steps of each kind of run, and print the seconds of each run and of all."""
     workers: int = 2
     """How many runs to carry out at once; a Ray cluster carries out as many as fit."""
     engine: Literal["local", "ray"] = "local"
@@ -96,29 +102,6 @@ class Sweep:
     """Also write curves for TensorBoard."""
     film: bool = False
     """Also record every rewiring of every run, for `rewire watch`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Print the tables of a folder of runs, and write report.html, tables and figures.
-
-    Examples:
-      rewire report runs/demo-demo
-      rewire report runs/table4-paper --layer 2.layers.0
-      rewire report runs/compare --rows method --columns sparsity --baseline ggr
-
-    """
-
-    directory: Positional[Path]
-    """A folder with runs below it."""
-    layer: str | None = None
-    """The layer whose masks are shown side by side (figure 3)."""
-    rows: str | None = None
-    """Settings that distinguish the rows of a table over all runs, separated by commas, such as method,growth."""
-    columns: str | None = None
-    """Settings that distinguish its columns, such as sparsity,start."""
-    baseline: str | None = None
-    """The row that the others are compared with, seed by seed, such as ggr."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,20 +148,6 @@ class Experiments:
       rewire experiments
 
     """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """List the runs below a folder: planned, running, done and failed, and the settings in which they differ.
-
-    Examples:
-      rewire runs runs
-      rewire runs runs/demo-demo
-
-    """
-
-    directory: Positional[Path] = RUNS
-    """A folder with runs below it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Display:
         labels = distinct_labels(runs) if len(runs) > 1 else [runs[0].label]
         self.labels = dict(zip(self.runs, labels, strict=True))
         self._estimate = Estimate(runs, workers)
+        self._next_estimate = 0.0  # when the time left is worked out again
         self._began: dict[str, float] = {}  # when a worker took up a run
         self._heard: dict[str, float] = {}  # when the last epoch of a run ended
         self._warm = False  # whether a run has ended, so that some worker is past its first
@@ -88,9 +89,12 @@ class Display:
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
             self._bars.advance(self._all)
-        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1%}"
+        note = f"loss {event['loss']:.3f}"
+        note += f" accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
         self._bars.update(self._tasks[run.id], completed=event["epoch"], note=note)
-        self._bars.update(self._all, note=self.time_left())
+        if self.console.is_terminal and time.monotonic() >= self._next_estimate:
+            self._bars.update(self._all, note=self.time_left())
+            self._next_estimate = time.monotonic() + 1.0  # it goes through all runs, and there may be thousands
 
     def _print(self, run: Run, text: str) -> None:
         if run.id in self._tasks:

@@ -37,6 +37,7 @@ def _composition(method: Method) -> str:
     if not method.rewires:
         return f"{density}, never rewired"
     parts = {"drop": method.drop, "allocate": method.allocate, "grow": method.grow}
+    parts |= {"constraint": method.constraint} if method.constraint is not None else {}
     return ", ".join([density, *(f"{name} {_part(part)}" for name, part in parts.items())])
 
 

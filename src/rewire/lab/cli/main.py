@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "train": (cli.Train, "training"),
     "sweep": (cli.Sweep, "sweeping"),
     "report": (cli.Report, "reporting"),
+    "collect": (cli.Collect, "reporting"),
+    "repeat": (cli.Repeat, "repeating"),
     "runs": (cli.Runs, "reporting"),
     "watch": (cli.Watch, "watching"),
     "inspect": (cli.Inspect, "inspecting"),

@@ -8,27 +8,45 @@ from rich.text import Text
 
 from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.terminal import console
+from rewire.lab.compact import collect as collect_runs
+from rewire.lab.compact import read_runs
 from rewire.lab.labels import common_label, unique_labels
 from rewire.lab.report.comparison import Arrangement
 from rewire.lab.report.render import to_rich
 from rewire.lab.report.report import report_tables, write_report
-from rewire.lab.results import STATUSES, Record, read_plan, read_records
+from rewire.lab.report.results_page import write_page
+from rewire.lab.results import STATUSES, Record, read_plan
 
 
 def report(command: "cli.Report", words: str) -> None:
-    """Write the report, and print its tables."""
+    """Write the report, and print its tables; or write the results page."""
+    if command.page is not None:
+        write_page(read_runs(command.directory), command.scale, command.directory, command.page)
+        console.print(f"page: {command.page}", highlight=False, soft_wrap=True)
+        return
     arrangement = Arrangement.parse(command.rows, command.columns, command.baseline)
-    show_report(command.directory, command.layer, arrangement=arrangement)
+    show_report(command.directory, command.layer, arrangement=arrangement, out=command.out)
+
+
+def collect(command: "cli.Collect", words: str) -> None:
+    """Write the finished runs of a folder into one file."""
+    count = collect_runs(command.directory, command.out, command.commit)
+    size = command.out.stat().st_size / 1e6
+    console.print(f"{count} runs, {size:.1f} MB: {command.out}", highlight=False, soft_wrap=True)
 
 
 def show_report(
-    directory: Path, layer: str | None = None, only: str = "", arrangement: Arrangement | None = None
+    directory: Path,
+    layer: str | None = None,
+    only: str = "",
+    arrangement: Arrangement | None = None,
+    out: Path | None = None,
 ) -> None:
     """Write the report with all tables, and print those that are about the experiment, or that were asked for."""
     # Written first, because a reader of the output such as `head` may close it early.
-    path = write_report(directory, layer=layer, arrangement=arrangement)
+    path = write_report(directory, layer=layer, arrangement=arrangement, out=out)
     chosen = ("grid", "differences") if arrangement is not None and arrangement.is_chosen else (only, "differences")
-    for table in report_tables(read_records(directory), arrangement):
+    for table in report_tables(read_runs(directory), arrangement):
         if table.name.startswith(chosen):
             for part in to_rich(table, console.width):
                 console.print(part)
@@ -48,7 +66,8 @@ def runs(command: "cli.Runs", words: str) -> None:
         table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right")
     labels = unique_labels(listed, folders) if len(records) > 1 else [records[0].run.label]
     for record, label in zip(records, labels, strict=True):
-        accuracy = f"{record.metrics[-1]['accuracy']:.2%}" if record.metrics else ""
+        evaluated = [line["accuracy"] for line in record.metrics if "accuracy" in line]
+        accuracy = f"{evaluated[-1]:.2%}" if evaluated else ""
         note = f" ({record.missing_code})" if record.missing_code else ""
         epochs = f"{len(record.metrics)}/{record.run.epochs}"
         table.add_row(Text(label + note), record.status, epochs, accuracy, record.run.id[:6])

@@ -125,6 +125,8 @@ def _limited(split: Split, limit: int | None) -> Split:
     images, labels = split
     if limit is None or limit >= len(labels):
         return split
+    if labels.ndim > 1:  # a label at each position: the samples have no class to balance
+        return images[:limit], labels[:limit]
     by_class = torch.argsort(labels, stable=True)
     counts = torch.bincount(labels)
     starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)

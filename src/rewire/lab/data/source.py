@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """A data set in memory: images (N, C, H, W), int64 labels (N,).
+    """A data set in memory: images (N, C, H, W), int64 labels (N,), or (N, T) for one label at each of T positions.
 
     Images are uint8, or float32 if they were given as floats. ``mean`` and ``std`` are per channel, of the training
     images; those of uint8 images are in units of 255.

@@ -57,9 +57,14 @@ def run_all(runs: Sequence[Run], directory: Path, *, workers: int, place: Place,
     return outcome
 
 
+def threads_of(workers: int) -> int:
+    """How many threads each of some workers computes with."""
+    return max((os.cpu_count() or 1) // workers, 1)
+
+
 def _start_worker(workers: int, place: Place) -> Worker:
     here, there = multiprocessing.get_context("spawn").Pipe()
-    threads = max((os.cpu_count() or 1) // workers, 1)
+    threads = threads_of(workers)
     # Not daemonic, so that a worker may start processes itself; it ends when the pipe is closed.
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(there, threads, place))
     process.start()

@@ -1,7 +1,8 @@
 """Experiments: functions that return the runs of a table or a figure.
 
-Those of the package come at three scales. ``demo``: minutes on two cores, scikit-learn's digits. ``laptop``: hours on
-two cores, a part of the real CIFAR-100 at reduced width and epochs. ``paper``: as published, for GPUs.
+Those of the package come at four scales. ``demo``: minutes on two cores, scikit-learn's digits. ``laptop``: hours on
+two cores, a part of the real CIFAR-100 at reduced width and epochs. ``workstation``: half a day on two cores, all of
+CIFAR-100 at quarter width, with the cells that answer the paper's claims. ``paper``: as published, for GPUs.
 """
 
 from rewire.lab.experiments.grid import grid as grid

@@ -12,12 +12,14 @@ SPARSITIES = (0.9, 0.97, 0.99)
 
 _DIGITS = Run(data="digits", model="vgg-small", epochs=12, batch_size=64)
 _LAPTOP = Run(data="cifar100", model="resnet-18", width=0.25, epochs=12, limit=10_000)
+_WORKSTATION = Run(data="cifar100", model="vgg16", width=0.25, epochs=12, every=98, evaluate_every=4, store="packed")
 _CIFAR = Run(data="cifar100", model="resnet-18", epochs=100)
 _TINY = Run(data="tiny-imagenet", model="vgg16", epochs=200)
 
 NETWORKS = {
     "demo": [_DIGITS, replace(_DIGITS, model="mlp")],
     "laptop": [replace(_LAPTOP, model="mobilenet-v2", width=0.5), _LAPTOP],
+    "workstation": [_WORKSTATION, *(replace(_WORKSTATION, model=name) for name in ("resnet-18", "mobilenet-v2"))],
     "paper": [
         replace(_CIFAR, model="mobilenet-v2"),
         _CIFAR,
@@ -25,7 +27,7 @@ NETWORKS = {
         _TINY,
     ],
 }
-SEEDS = {"demo": range(2), "laptop": range(1), "paper": range(3)}
+SEEDS = {"demo": range(2), "laptop": range(1), "workstation": range(3), "paper": range(3)}
 
 
 def grid(**choices: Any) -> list[Run]:
@@ -67,7 +69,8 @@ def _several(choice: Any) -> Sequence[Any]:
 
 def dense(networks: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
     """The dense reference of each network."""
-    return [replace(base, method=DENSE, sparsity=0.0, seed=seed) for base, seed in product(networks, seeds)]
+    runs = [without_ignored(base.to_dict() | {"method": DENSE}) for base in networks]
+    return [replace(run, seed=seed) for run, seed in product(runs, seeds)]
 
 
 def sparse(

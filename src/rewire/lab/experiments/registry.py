@@ -9,7 +9,7 @@ from rewire._lookup import choose
 from rewire.lab.registry import Registry
 from rewire.lab.run import Run
 
-SCALES = ("demo", "laptop", "paper")
+SCALES = ("demo", "laptop", "workstation", "paper")
 Function = TypeVar("Function", bound=Callable[..., Sequence[Run]])
 
 

@@ -81,8 +81,24 @@ def _by_column(table: Table, used: list[Entry], rows: Mapping[Heads, Mapping[Col
     across = {heads: [row.get(column, NO_RUN) for column in columns] for heads, row in rows.items()}
     dense = {heads: row[DENSE_COLUMN] for heads, row in rows.items() if DENSE_COLUMN in row}
     across |= {heads: [replace(cell, span=len(columns))] for heads, cell in dense.items()}
-    headings = tuple((f"s={sparsity:g}", start_label(start)) for sparsity, start in columns)
+    names = {column: _sparsity_name(column, used) for column in columns}
+    headings = tuple((names[column], start_label(column[1])) for column in columns)
+    if any("matches" in name for name in names.values()):
+        about = "Matches: as many connections per neuron as the network of full width has at that sparsity."
+        table = replace(table, caption=f"{table.caption} {about}")
     return finished(replace(table, columns=headings), used, across, len(columns))
+
+
+def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
+    """The sparsity of a column, and for narrow networks the one that it matches at full width.
+
+    Two networks have as many connections per neuron if the density times the width is the same.
+    """
+    sparsity = column[0]
+    widths = {one.run.width for entry in used if entry.column == column for one in entry.records}
+    full = round(1 - (1 - sparsity) * min(widths, default=1.0), 6)
+    narrow = len(widths) == 1 and min(widths) < 1
+    return f"s={sparsity:g} (matches {full:g})" if narrow else f"s={sparsity:g}"
 
 
 def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Table:

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rewire.lab.compact import read_runs
 from rewire.lab.report.cells import Cell, Table
 from rewire.lab.report.comparison import Arrangement, comparison_tables
 from rewire.lab.report.films import film_section
@@ -20,7 +21,7 @@ from rewire.lab.report.pictures import Picture, pictures
 from rewire.lab.report.registry import tables
 from rewire.lab.report.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
 from rewire.lab.report.style import dark_shades, save, to_svg
-from rewire.lab.results import STATUSES, Record, atomically, read_json, read_records
+from rewire.lab.results import STATUSES, Record, atomically, read_json
 
 Sweeps = list[dict[str, Any]]  # contents of sweep.json
 
@@ -30,27 +31,31 @@ SCRIPT = files("rewire.lab.report").joinpath("report.js").read_text()
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-src 'self'"
 
 
-def write_report(directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None) -> Path:
+def write_report(
+    directory: Path, *, layer: str | None = None, arrangement: Arrangement | None = None, out: Path | None = None
+) -> Path:
     """``report.html`` and the folder ``report`` with every table and figure; returns the path of the page.
 
     Args:
-        directory: a folder with runs below it.
+        directory: a folder with runs below it, or a file that ``rewire collect`` wrote.
         layer: whose masks are shown; the third layer if not given.
         arrangement: the rows and columns of one more table, over all runs.
+        out: the folder to write to; the folder of the runs, or one beside the file that is named after it.
 
     """
-    records = read_records(directory)
+    records = read_runs(directory)
+    out = out or (directory.with_suffix("") if directory.is_file() else directory)
     sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
     shown_tables, shown_figures = report_tables(records, arrangement), pictures(records, layer)
     for table in shown_tables:
         for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
-            _write(directory / "report" / f"{table.name}.{kind}", text)
+            _write(out / "report" / f"{table.name}.{kind}", text)
     for picture in shown_figures:
-        save(picture.figure, directory / "report" / picture.name)
+        save(picture.figure, out / "report" / picture.name)
     title = " · ".join(_sweep_title(sweep) for sweep in sweeps) or directory.resolve().name
     films = film_section(records, directory)
-    _write(directory / "report.html", page(title, records, sweeps, shown_tables, shown_figures, films))
-    return directory / "report.html"
+    _write(out / "report.html", page(title, records, sweeps, shown_tables, shown_figures, films))
+    return out / "report.html"
 
 
 def report_tables(records: list[Record], arrangement: Arrangement | None) -> list[Table]:
@@ -156,7 +161,7 @@ def _status(records: list[Record], sweeps: Sweeps) -> str:
 def _origin(records: list[Record], sweeps: Sweeps) -> str:
     """The commands and the machines, with the number of runs of each."""
     results = [record.result for record in records if record.result]
-    commands = dict.fromkeys(str(result["command"]) for result in results)
+    commands = dict.fromkeys(str(result["command"]) for result in results if "command" in result)
     text = "".join(f"<pre>{escape(sweep['command'])}</pre>" for sweep in sweeps)
     if commands:
         others = f"<pre>{escape(chr(10).join(commands))}</pre>"

@@ -1,7 +1,12 @@
 """What the settings of a ``Run`` mean: its method, and its learning rate at every step."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import nn
 
 from rewire.core.method import Method
 from rewire.core.named import NamedMethod
@@ -30,9 +35,19 @@ def method_of(run: Run, steps: int) -> Method:
     return replace(method, drop=replace(drop, scope=run.scope))
 
 
+def optimizer_of(run: Run, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a run."""
+    if run.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=run.lr, weight_decay=run.weight_decay)
+    return torch.optim.SGD(parameters, lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay)
+
+
 def learning_rate(run: Run, step: int, steps: int) -> float:
-    """The paper's schedule: linear warm-up over the first epochs, then a fifth at 30, 60 and 80 % of the training."""
+    """Linear warm-up over the first epochs; then the paper's steps (a fifth at 30, 60 and 80 %), or half a cosine."""
     if step < run.warmup * steps:
         return run.lr * (step + 1) / (run.warmup * steps)
     done = step / (run.epochs * steps)
+    if run.decay == "cosine":
+        warm = run.warmup / run.epochs
+        return run.lr * (1 + math.cos(math.pi * (done - warm) / (1 - warm))) / 2
     return run.lr * 0.2 ** sum(done >= mark for mark in (0.3, 0.6, 0.8))

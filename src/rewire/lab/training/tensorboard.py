@@ -20,7 +20,8 @@ class TensorBoardLog:
     def add(self, line: dict[str, Any], names: Sequence[str], sizes: Sequence[int]) -> None:
         """Write one epoch: a line of ``metrics.jsonl``, and the names and sizes of the layers."""
         for key in ("loss", "accuracy", "test_loss", "lr"):
-            self._writer.add_scalar(key, line[key], line["epoch"])
+            if key in line:  # not every epoch is evaluated
+                self._writer.add_scalar(key, line[key], line["epoch"])
         for name, nnz, size in zip(names, line["nnz"], sizes, strict=True):
             self._writer.add_scalar(f"density/{name}", nnz / size, line["epoch"])
         self._writer.flush()

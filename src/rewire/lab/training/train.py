@@ -76,22 +76,23 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
     log = TensorBoardLog(folder / "tensorboard", len(trainer.metrics)) if place.tensorboard and ranks.first else None
     film = record(trainer.rewirer, folder, run.label) if place.film and trainer.rewirer else None
     for epoch in range(len(trainer.metrics), run.epochs):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         loss = trainer.train_epoch(epoch, report)
-        accuracy, test_loss = trainer.accuracy()
         line = {
             "epoch": epoch + 1,
             "loss": loss,
-            "accuracy": accuracy,
-            "test_loss": test_loss,
+            **_evaluation(trainer, epoch + 1),
             "lr": trainer.optimizer.param_groups[0]["lr"],
             "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - cpu_began,  # on a busy machine, what an idle one would take
             "nnz": list(trainer.nnz().values()),
         }
+        if run.record_losses:
+            line["losses"] = trainer.losses
         trainer.metrics.append(line)
         ranks.on_first(partial(_save, folder, trainer.state()))
         if film is not None:
-            film.log(loss=loss, accuracy=accuracy)
+            film.log(**{name: line[name] for name in ("loss", "accuracy") if name in line})
         if log is not None:
             log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
         report({"kind": "epoch", **line})
@@ -101,6 +102,14 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
     ranks.on_first(lambda: checkpoints.save_tensors(folder / "topology.safetensors", masks))
     ranks.on_first(lambda: write_json(folder / "result.json", result))
     return result
+
+
+def _evaluation(trainer: Trainer, epoch: int) -> dict[str, float]:
+    """Accuracy and loss on the test set, after the epochs that the run evaluates."""
+    if epoch % trainer.run.evaluate_every and epoch != trainer.run.epochs:
+        return {}
+    accuracy, test_loss = trainer.accuracy()
+    return {"accuracy": accuracy, "test_loss": test_loss}
 
 
 def _save(folder: Path, state: dict[str, Any]) -> None:

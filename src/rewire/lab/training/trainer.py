@@ -20,7 +20,7 @@ from rewire.lab.models.build import build
 from rewire.lab.run import Run
 from rewire.lab.training.fsdp import gather_tensors, load_model, load_optimizer, merge_masks
 from rewire.lab.training.ranks import RankGroup
-from rewire.lab.training.recipe import learning_rate, method_of
+from rewire.lab.training.recipe import learning_rate, method_of, optimizer_of
 from rewire.model.select import find_layers
 from rewire.rewirer.rewirer import Rewirer
 
@@ -67,9 +67,7 @@ class Trainer:
         )
         self.dtype = torch.float64 if run.precision == "float64" else torch.float32
         self.model: nn.Module = self.ranks.prepare(model.to(self.device, self.dtype))
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=run.lr, momentum=run.momentum, weight_decay=run.weight_decay
-        )
+        self.optimizer = optimizer_of(run, self.model.parameters())
         self.steps = steps_per_epoch(len(self.data.train_labels), run.batch_size)
         self.rewirer: Rewirer | None = None
         self.exploration: Exploration | None = None
@@ -80,6 +78,7 @@ class Trainer:
             self.rewirer.on_rewire = lambda _: self.exploration.add() if self.exploration is not None else None
         self.parallel_model = self.ranks.wrap(self.model)
         self.metrics: list[dict[str, Any]] = []
+        self.losses: list[float] = []  # of the steps of the last epoch, if the run records them
         self.initial = self.nnz()
 
     def nnz(self) -> dict[str, int]:
@@ -145,6 +144,7 @@ class Trainer:
     def train_epoch(self, epoch: int, report: Report) -> float:
         """One pass over the data; the mean loss."""
         self.model.train()
+        self.losses = []
         total, count = torch.zeros((), device=self.device), 0
         epoch_batches = batches(
             self.data.train_images,
@@ -168,6 +168,8 @@ class Trainer:
             self.optimizer.zero_grad()
             total += loss.detach() * (len(y) / self.ranks.size)
             count += len(y)
+            if self.run.record_losses:
+                self.losses.append(round(float(loss.detach()), 5))
             report({"kind": "step", "epoch": epoch, "step": index + 1, "steps": self.steps})
         return float(self.ranks.sum(total)) / count
 
@@ -179,7 +181,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self) -> tuple[float, float]:
-        """The share of test images that are classified correctly, and the mean loss."""
+        """The share of labels of the test set that are predicted correctly, and the mean loss."""
         self.model.eval()
         correct, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for x, y in plain_batches(
@@ -196,5 +198,5 @@ class Trainer:
                 out = self.model(x)
             correct += (out.argmax(1) == y).sum()
             loss += F.cross_entropy(out.float(), y, reduction="sum")
-        count = len(self.data.test_labels)
+        count = self.data.test_labels.numel()
         return float(self.ranks.sum(correct)) / count, float(self.ranks.sum(loss)) / count

@@ -35,6 +35,11 @@ class Optimizers:
             for key, value in weight_entries(holder, parameter):
                 yield key, value, rule_of(holder, key)
 
+    def have_trained(self, parameter: Tensor) -> bool:
+        """Whether an optimizer has stepped with the parameter; some have state, and a count of zero, before that."""
+        states = (holder.state.get(parameter) for holder in self._holders)
+        return any(state and float(state.get("step", 1)) > 0 for state in states)
+
     def start_values(self, parameter: Tensor, group: Mapping[str, object]) -> Iterator[tuple[Tensor, float | Tensor]]:
         """All such tensors, each with what a newborn weight has of it right after a rewiring."""
         return ((value, start_value(rule, group)) for _, value, rule in self.entries(parameter))
@@ -63,8 +68,8 @@ class Optimizers:
         if missing:
             who = "the optimizer does not hold" if len(self.all) == 1 else "none of the optimizers holds"
             raise ValueError(
-                f"{who} the weight of {', '.join(missing)}: "
-                "build it from model.parameters(), or leave those layers out with exclude="
+                f"{who} the weight of {', '.join(missing)}: build it from model.parameters(); if several "
+                "optimizers train the sparse layers, give all of them as a list; or leave layers out with exclude="
             )
         twice = [name for name, count in trainers.items() if count > 1]
         if twice:

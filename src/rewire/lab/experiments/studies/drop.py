@@ -1,5 +1,6 @@
 """Local against global removal: the paper reports a minor advantage of the local one from early experiments."""
 
+from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.grid import NETWORKS, SEEDS, sparse
 from rewire.lab.experiments.registry import register
 from rewire.lab.run import Run
@@ -9,4 +10,6 @@ from rewire.lab.run import Run
 def drop(scale: str) -> list[Run]:
     """GGR with weights dropped from each layer, and from the whole network."""
     variants = [{"method": "ggr", "scope": scope} for scope in ("layer", "network")]
+    if scale == "workstation":
+        return ws.cells(ws.VGG, ws.HIGH, variants=variants)
     return sparse(NETWORKS[scale], variants, SEEDS[scale])

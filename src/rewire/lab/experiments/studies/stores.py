@@ -7,7 +7,7 @@ from rewire.lab.experiments.grid import NETWORKS, methods, sparse
 from rewire.lab.experiments.registry import register
 from rewire.lab.run import Run
 
-SEEDS = {"demo": range(5), "laptop": range(3), "paper": range(3)}
+SEEDS = {"demo": range(5), "laptop": range(3), "workstation": range(3), "paper": range(3)}
 
 
 @register("stores", tables="table1")

@@ -34,7 +34,7 @@ def picture(subject: Subject) -> list[Picture]:
 
 @matplotlib.rc_context(STYLE)
 def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
-    """Test accuracy after every epoch: mean of the seeds, band from worst to best; a panel per sparsity and start."""
+    """Test accuracy over the epochs: mean of the seeds, band from worst to best; a panel per sparsity and start."""
     known = [one for one in distinct(records) if one.metrics]
     columns = {(one.run.start, one.run.sparsity): None for one in known if not one.run.is_dense}
     order = sorted(columns, key=lambda column: (start_position(column[0]), column[1])) or [(DENSE, 0.0)]
@@ -53,7 +53,7 @@ def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
 def _curve(axes: Axes, method: str, group: Iterable[Record]) -> None:
     by_epoch: dict[int, dict[int, float]] = defaultdict(dict)  # accuracy by seed
     for one in group:
-        for line in one.metrics:
+        for line in (line for line in one.metrics if "accuracy" in line):
             by_epoch[line["epoch"]][one.run.seed] = line["accuracy"]
     epochs, style = sorted(by_epoch), curve_style(method)
     worst, mean, best = ([of(by_epoch[epoch].values()) for epoch in epochs] for of in (min, fmean, max))

@@ -1,0 +1,133 @@
+"""How a constraint changes a rewiring: what one unit of the budget is, and which positions can be grown together.
+
+A constraint cuts every layer into tiles and is one of three kinds:
+
+- the weights of a tile exist together or not at all (blocks, channels): parts see layers of tiles, and count tiles;
+- a tile has at most so many weights (N:M): parts see the room that is left, and the candidates that fit into it;
+- all tiles have equally many weights, or none (constant fan-in): as before, once the count of each layer is known.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rewire.core.even import settle_even
+from rewire.core.layer import Layer, LayerSpec, spec_of
+from rewire.core.score import AnySignal
+from rewire.core.tile_views import LimitedEdited, TileLayer
+from rewire.core.tiles import Tiles
+from rewire.core.topology import Edit
+from rewire.core.views import Edited
+
+
+class Constraint(Protocol):
+    """A structure that every layer has at every step. A frozen dataclass, because checkpoints store its ``repr``."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the weights of a tile exist together or not at all; the budget then counts tiles."""
+
+    @property
+    def limit(self) -> int | None:
+        """The most weights that a tile may have; ``None`` if there is no such limit."""
+
+    @property
+    def even(self) -> bool:
+        """Whether all tiles of a layer that have weights have equally many."""
+
+    @property
+    def least_salient(self) -> float:
+        """If ``even``: a tile with a lower share of salient weights is emptied. Never, if it is 0."""
+
+    @property
+    def signals(self) -> frozenset[AnySignal]:
+        """The signals that it reads of inactive weights."""
+
+    def tiles(self, spec: LayerSpec) -> Tiles:
+        """The tiles of a layer; raises a ``ValueError`` that names the layer if its shape does not admit them."""
+
+
+class Structure:
+    """The tiles of some layers under a constraint. Without a constraint, everything stays as it is."""
+
+    def __init__(self, constraint: Constraint | None, layers: Sequence[Layer]) -> None:
+        self.constraint = constraint
+        self.tiles = [] if constraint is None else [constraint.tiles(spec_of(layer)) for layer in layers]
+
+    def views(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        """The layers as parts see them: layers of tiles, if tiles exist as a whole."""
+        if self.constraint is None or not self.constraint.whole:
+            return layers
+        return [TileLayer(layer, tiles) for layer, tiles in zip(layers, self.tiles, strict=True)]
+
+    def limited(self, after: Sequence[Edited]) -> Sequence[Edited]:
+        """The layers after the drop, as the allocation sees them."""
+        if self.constraint is None or self.constraint.whole:
+            return after
+        return [LimitedEdited(one, tiles, self._limits(one, tiles)) for one, tiles in self._with_tiles(after)]
+
+    def settle(self, after: Sequence[Edited], counts: list[int]) -> tuple[Sequence[Edited], list[int]]:
+        """The layers as growth sees them, and how many weights each one grows, once the allocation is known."""
+        if self.constraint is None or not self.constraint.even:
+            return after, counts
+        return settle_even(after, self.tiles, counts, self.constraint.least_salient, self.constraint.signals)
+
+    def check_growth(self, part: object, grown: Sequence[Tensor], after: Sequence[Edited]) -> None:
+        """Raise if a tile got more weights than it may have."""
+        for one, positions in zip(after, grown, strict=True):
+            if not isinstance(one, LimitedEdited) or not len(positions):
+                continue
+            excess = one.tiles.counts(positions) - one.capacity
+            if bool((excess > 0).any()):
+                tile = int(excess.argmax())
+                raise ValueError(
+                    f"grow={part!r} puts {int(one.tiles.counts(positions)[tile])} weights into tile {tile} of "
+                    f"{one.name}, which has room for {int(one.capacity[tile])} under {self.constraint!r}: choose among "
+                    "`layer.admissible(candidates)`, and draw outside of `layer.occupied_beside(chosen, ctx)`"
+                )
+
+    def unit_sizes(self, layers: Sequence[Layer]) -> list[int]:
+        """How many weights one unit of the budget has in each layer."""
+        whole = self.constraint is not None and self.constraint.whole
+        return [tiles.size for tiles in self.tiles] if whole else [1] * len(layers)
+
+    def expanded(self, edits: Sequence[Edit]) -> list[Edit]:
+        """Edits of tiles as edits of weights, whose values are given for weights already."""
+        if self.constraint is None or not self.constraint.whole:
+            return list(edits)
+        pairs = zip(edits, self.tiles, strict=True)
+        return [Edit(tiles.positions(edit.drop), tiles.positions(edit.grow), edit.value) for edit, tiles in pairs]
+
+    def _with_tiles(self, after: Sequence[Edited]) -> list[tuple[Edited, Tiles]]:
+        return list(zip(after, self.tiles, strict=True))
+
+    def _limits(self, layer: Edited, tiles: Tiles) -> Tensor:
+        assert self.constraint is not None
+        active = layer.base.active()
+        if self.constraint.even:  # a tile that has been emptied stays empty
+            return tiles.size * (tiles.counts(active) > 0).long()
+        return torch.full((tiles.count,), self.constraint.limit or tiles.size, device=active.device)
+
+
+def structure_fault(constraint: Constraint, layer: Layer) -> str | None:
+    """What contradicts the constraint in a layer, or ``None``."""
+    tiles = constraint.tiles(spec_of(layer))
+    counts = tiles.counts(layer.active())
+    if constraint.whole:
+        wrong = (counts != 0) & (counts != tiles.size)
+        meaning = f"where all {tiles.size} or none exist"
+    elif constraint.even:
+        wrong = (counts != 0) & (counts != counts.max())
+        meaning = f"where others have {int(counts.max())}"
+    else:
+        wrong = counts > (constraint.limit or tiles.size)
+        meaning = f"where {constraint.limit} are allowed"
+    if not bool(wrong.any()):
+        return None
+    tile = int(wrong.nonzero()[0])
+    return (
+        f"{int(wrong.sum())} of {tiles.count} tiles violate {constraint!r}: tile {tile} has {int(counts[tile])} "
+        f"weights {meaning}"
+    )

@@ -1,0 +1,102 @@
+"""Many runs in one small file: a line of JSON each, with settings, metrics, densities over time and environment.
+
+What only a folder has is left out: checkpoints, masks, and the history of every rewiring. Columns take less room than
+rows, so metrics and layers are stored as lists, and the counts of active weights only up to their last change.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rewire.lab.results import Record, atomically, read_records, write_json
+from rewire.lab.run import Run
+
+SUFFIX = ".jsonl"
+_LEFT_OUT = ("rewirings", "command")  # the command follows from the settings
+_SECONDS = ("seconds", "cpu_seconds")
+
+
+def about_path(file: Path) -> Path:
+    """Beside a file of runs: the commit of the code that carried them out."""
+    return file.with_suffix(".about.json")
+
+
+def collect(directory: Path, file: Path, commit: str | None = None) -> int:
+    """Write the finished runs below a folder into one file, in a stable order; returns how many they are."""
+    done = {one.run.id: one for one in read_records(directory) if one.result is not None}
+    ordered = sorted(done.values(), key=lambda one: (one.run.data, one.run.model, one.run.folder_name))
+    with atomically(file) as output:
+        for one in ordered:
+            output.write((json.dumps(to_line(one), separators=(",", ":")) + "\n").encode())
+    if commit is not None:
+        write_json(about_path(file), {"commit": commit})
+    return len(ordered)
+
+
+def read_runs(path: Path) -> list[Record]:
+    """The runs below a folder, or of a file that ``collect`` wrote."""
+    return read_file(path) if path.is_file() else read_records(path)
+
+
+def read_file(path: Path) -> list[Record]:
+    """The runs of a file that ``collect`` wrote."""
+    records = []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        try:
+            records.append(from_line(json.loads(text), path))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"line {number} of {path} is not a run ({error}): write the file again") from error
+    if not records:
+        raise FileNotFoundError(f"{path} holds no runs")
+    return records
+
+
+def to_line(record: Record) -> dict[str, Any]:
+    """A finished run as one object."""
+    assert record.result is not None
+    result = {name: value for name, value in record.result.items() if name not in _LEFT_OUT}
+    result["layers"] = columns(result["layers"])
+    result["seconds"] = round(result["seconds"], 2)
+    metrics = columns(record.metrics)
+    del metrics["epoch"]  # they are counted from 1
+    metrics |= {name: [round(value, 2) for value in metrics[name]] for name in _SECONDS if name in metrics}
+    metrics["nnz"] = _until_last_change(metrics["nnz"])
+    return {"id": record.run.id, "run": record.run.to_dict(), "metrics": metrics, "result": result}
+
+
+def from_line(line: dict[str, Any], path: Path) -> Record:
+    """The run of a line; its folder is the file itself, so that it has no masks."""
+    metrics, epochs = dict(line["metrics"]), len(line["metrics"]["loss"])
+    nnz = metrics.pop("nnz")
+    metrics["nnz"] = nnz + [nnz[-1]] * (epochs - len(nnz))
+    lines = [{"epoch": epoch + 1} | row for epoch, row in enumerate(rows(metrics))]
+    result = line["result"] | {"layers": rows(line["result"]["layers"])}
+    return Record(Run.from_dict(line["run"]), path, "done", lines, result, None)
+
+
+def columns(table: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """A list of rows as one list for each column; ``None`` where a row lacks it.
+
+    >>> columns([{"a": 1, "b": 2}, {"a": 3}])
+    {'a': [1, 3], 'b': [2, None]}
+    """
+    names = dict.fromkeys(name for row in table for name in row)
+    return {name: [row.get(name) for row in table] for name in names}
+
+
+def rows(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """What ``columns`` was called on; a row lacks what is ``None``.
+
+    >>> rows({"a": [1, 3], "b": [2, None]})
+    [{'a': 1, 'b': 2}, {'a': 3}]
+    """
+    length = len(next(iter(table.values())))
+    return [{name: column[i] for name, column in table.items() if column[i] is not None} for i in range(length)]
+
+
+def _until_last_change(values: list[Any]) -> list[Any]:
+    """The list without the repetitions of its last value at its end."""
+    end = len(values)
+    while end > 1 and values[end - 1] == values[end - 2]:
+        end -= 1
+    return values[:end]

@@ -1,0 +1,49 @@
+"""What would make GGR better? One change at a time, where a run takes seconds: the digits, with 50 seeds."""
+
+from dataclasses import replace
+from typing import Any
+
+from rewire.lab.experiments.registry import register
+from rewire.lab.experiments.variants import HERE
+from rewire.lab.run import Run
+
+SEEDS = {"demo": range(2), "laptop": range(10), "workstation": range(50), "paper": range(100)}
+BASE = Run(
+    model="vgg-small",
+    epochs=10,
+    batch_size=64,
+    sparsity=0.98,
+    start="uniform",
+    method="ggr",
+    every=6,
+    evaluate_every=10,
+)
+CHANGES: dict[str, dict[str, Any]] = {
+    "gradients averaged over ten batches": {"method": f"{HERE}:ggr_averaged"},
+    "gradients scaled by layer": {"method": f"{HERE}:ggr_layer_scaled"},
+    "share by gradient 0": {"growth": "random"},
+    "share by gradient 0.25": {"method": f"{HERE}:ggr_share_25"},
+    "share by gradient 0.75": {"method": f"{HERE}:ggr_share_75"},
+    "share by gradient 1": {"growth": "gradient"},
+    "fraction 0.05": {"fraction": 0.05},
+    "fraction 0.2": {"fraction": 0.2},
+    "fraction 0.3": {"fraction": 0.3},
+    "rewired every 3 steps": {"every": 3},
+    "rewired every 12 steps": {"every": 12},
+    "rewired every 23 steps": {"every": 23},
+    "until 75 % of the training": {"until": 0.75},
+    "connected start": {"start": "connected-uniform"},
+    "fan-in initialisation": {"init": "fan_in"},
+    "ERK start": {"start": "erk"},
+    "connected start and fan-in initialisation": {"start": "connected-uniform", "init": "fan_in"},
+}
+RIVALS = ("set", "rigl", "set_rigl", "dsr")
+
+
+@register("better", tables="table1")
+def better(scale: str) -> list[Run]:
+    """GGR with one setting changed at a time, and its rivals from scattered and connected starts."""
+    changed = [BASE, *(replace(BASE, **change) for change in CHANGES.values())]
+    starts = (BASE.start, "connected-uniform")
+    rivals = [replace(BASE, method=name, start=start) for start in starts for name in RIVALS]
+    return [replace(run, seed=seed) for seed in SEEDS[scale] for run in changed + rivals]

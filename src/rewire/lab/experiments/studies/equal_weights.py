@@ -1,0 +1,27 @@
+"""Sparse wide networks against dense narrow ones with as many weights."""
+
+from dataclasses import replace
+
+from rewire.lab.experiments import workstation as ws
+from rewire.lab.experiments.grid import NETWORKS, SEEDS, dense, methods, sparse
+from rewire.lab.experiments.registry import register
+from rewire.lab.run import Run
+
+# Widths of a dense VGG16 with no fewer weights than the network of width 0.25 has at these sparsities.
+NARROW = {ws.HIGH: 0.0469, ws.MIDDLE: 0.083}
+
+
+@register("equal-weights", tables="table1")
+def equal_weights(scale: str) -> list[Run]:
+    """GGR on a wide network, and a dense narrow one that has at least as many weights."""
+    if scale == "workstation":
+        pairs = [ws.cells(ws.VGG, s, ["erk"], methods("ggr")) + narrow(width) for s, width in NARROW.items()]
+        return [run for pair in pairs for run in pair]
+    network = NETWORKS[scale][0]
+    wide = sparse([network], methods("ggr"), SEEDS[scale], sparsities=(0.9,), starts=("erk",))
+    return wide + dense([replace(network, width=network.width / 3)], SEEDS[scale])
+
+
+def narrow(width: float) -> list[Run]:
+    """The dense network of a width."""
+    return dense([replace(ws.VGG, width=width)], ws.SEEDS)

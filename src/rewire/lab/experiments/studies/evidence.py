@@ -1,0 +1,57 @@
+"""All runs behind the results page, in the order of their importance: an interrupted sweep has the first answers."""
+
+from dataclasses import replace
+
+from rewire.lab.experiments.grid import NETWORKS, SEEDS, dense, methods, sparse
+from rewire.lab.experiments.registry import register
+from rewire.lab.experiments.studies import connected, equal_weights, transformers
+from rewire.lab.experiments.studies.better import better
+from rewire.lab.experiments.studies.drop import drop
+from rewire.lab.experiments.studies.recovery import recovery, starved
+from rewire.lab.experiments.studies.table1 import VARIANTS, dense_and_masked, first_cells, other_networks, prefer_random
+from rewire.lab.experiments.studies.table3 import GLOBAL, IN_PLACE, table3
+from rewire.lab.run import Run
+
+SMALL_WIDTH = 0.3  # of the dense network that the reduced study compares with
+
+
+@register("evidence", tables="table1")
+def evidence(scale: str) -> list[Run]:
+    """Every study of the results page: tables 1, 3 and 4, and what the paper leaves open."""
+    return workstation() if scale == "workstation" else reduced(scale)
+
+
+def workstation() -> list[Run]:
+    """The whole study, about 25 hours of one core."""
+    scale = "workstation"
+    gpt, vit = (transformers.one_network(network, scale) for network in transformers.NETWORKS[scale])
+    return (
+        better(scale)
+        + recovery("demo", seeds=range(20))
+        + first_cells()
+        + table3(scale)
+        + drop(scale)
+        + sparse(NETWORKS["demo"], IN_PLACE + GLOBAL, range(5))  # the ablation over twelve settings of the digits
+        + equal_weights.equal_weights(scale)
+        + recovery(scale)
+        + connected.vgg()
+        + other_networks()
+        + gpt
+        + dense_and_masked()
+        + connected.mobilenet()
+        + vit
+        + prefer_random()
+    )
+
+
+def reduced(scale: str) -> list[Run]:
+    """The same questions to one small network: every claim has its cells."""
+    network, seeds = NETWORKS[scale][1], SEEDS[scale]
+    dropped = [{"method": "ggr", "scope": "network"}]
+    return (
+        dense([network, replace(network, width=SMALL_WIDTH)], seeds)
+        + sparse([network], VARIANTS + methods("set_rigl") + GLOBAL[:2], seeds)
+        + sparse([network], dropped, seeds, sparsities=(0.97,))
+        + sparse([network], VARIANTS, seeds, sparsities=(0.99,), starts=(connected.START,))
+        + starved(network, 0.97, seeds)
+    )

@@ -1,0 +1,122 @@
+"""The figures of the results page: what each claim rests on, and accuracy against the cost of training."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from rewire.lab.report.claims import Claim
+from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy
+from rewire.lab.report.looks import look_of_label, method_look
+from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
+from rewire.lab.results import Record
+from rewire.lab.run import Run
+
+AROUND = 30  # steps before and after a rewiring
+COLOURS = {CONFIRMED: "#00795a", CONTRADICTED: "#c2410c"}  # anything else is drawn in ink
+
+
+def save_figures(answers: Sequence[tuple[Claim, Answer]], study: Study, folder: Path) -> list[str]:
+    """Write the figures that there is something for, as PNG and SVG; returns their names."""
+    figures = {"claims": claims_figure(answers), "costs": costs_figure(study), "losses": losses_figure(study)}
+    made = {name: figure for name, figure in figures.items() if figure is not None}
+    for name, figure in made.items():
+        save(figure, folder / name)
+    return list(made)
+
+
+@matplotlib.rc_context(STYLE)
+def claims_figure(answers: Sequence[tuple[Claim, Answer]]) -> Figure | None:
+    """The effects of all claims that are measured in points of accuracy, with their intervals."""
+    rows = [(claim.key, one) for claim, answer in answers for one in answer.effects if _is_drawn(one)]
+    if not rows:
+        return None
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(rows)))
+    axes = figure.subplots()
+    axes.axvline(0, color=GRID[0], linewidth=1.2)
+    for place, (_, one) in enumerate(rows):
+        colour = COLOURS.get(one.verdict, INK[0])
+        axes.plot([one.interval.low, one.interval.high], [place, place], color=colour, linewidth=1.6)
+        axes.plot(one.interval.mean, place, "o", color=colour, markersize=5)
+    axes.set_yticks(range(len(rows)), [f"{key}  {one.name} (n = {one.interval.n})" for key, one in rows], fontsize=8.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("points of accuracy, 95 % interval over seeds")
+    return figure
+
+
+def _is_drawn(one: Effect) -> bool:
+    return one.unit == "points" and one.interval.n > 1
+
+
+@matplotlib.rc_context(STYLE)
+def costs_figure(study: Study) -> Figure | None:
+    """Accuracy against training multiply-adds and against seconds of one core: a point for each configuration."""
+    groups: dict[Run, list[Record]] = defaultdict(list)
+    for run, one in study.main_runs().items():
+        groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(one)
+    if not groups:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.4))
+    left, right = figure.subplots(1, 2, sharey=True)
+    for run, group in groups.items():
+        macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
+        seconds = fmean(sum(line.get("cpu_seconds", line["seconds"]) for line in one.metrics) for one in group)
+        height = fmean(map(accuracy, group))
+        _point(left, run, macs, height)
+        _point(right, run, seconds, height)
+    left.set(xlabel="training multiply-adds [10¹²]", ylabel="accuracy [%]", xscale="log")
+    right.set(xlabel="seconds of one core", xscale="log")
+    handles = {label: handle for handle, label in zip(*left.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=7, fontsize=9)
+    return figure
+
+
+def _point(axes: Axes, run: Run, x: float, y: float) -> None:
+    look = method_look(run)
+    face = "none" if run.store == Run.store else look.light  # hollow: every weight is stored
+    name = f"{look.label}, {run.store}" if not run.is_dense else look.label
+    axes.plot(x, y, look.marker or "o", color=look.light, markerfacecolor=face, markersize=5, linestyle="", label=name)
+
+
+@matplotlib.rc_context(STYLE)
+def losses_figure(study: Study) -> Figure | None:
+    """The loss of every step around rewirings, averaged over rewirings and seeds; a panel for each network."""
+    panels: dict[str, dict[tuple[str, float], list[NDArray[np.float64]]]] = defaultdict(lambda: defaultdict(list))
+    for run, one in study.done.items():
+        if run.record_losses and (around := losses_around_rewirings(one)) is not None:
+            panels[f"{run.model} on {run.data}"][method_look(run).label, run.sparsity].append(around)
+    if not panels:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.2))
+    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for (label, sparsity), group in sorted(curves.items()):
+            style = "-" if sparsity < 0.95 else "--"
+            name = f"{label} {100 * sparsity:g} %"
+            steps = range(-AROUND, AROUND)
+            axes.plot(steps, np.mean(group, axis=0), style, color=look_of_label(label).light, linewidth=1.4, label=name)
+        axes.axvline(-0.5, color=GRID[0], linewidth=1.2)
+        axes.set(title=title, xlabel="steps from a rewiring")
+        axes.legend(fontsize=8.5)
+    return figure
+
+
+def losses_around_rewirings(record: Record) -> NDArray[np.float64] | None:
+    """The mean over rewirings of the losses from AROUND steps before one to as many after, less the mean before.
+
+    The rewiring follows the backward pass of its step, so the first loss after it is the one of the next step.
+    """
+    losses = np.array([loss for line in record.metrics for loss in line.get("losses", ())], dtype=np.float64)
+    if record.run.is_dense or record.run.every is None:
+        return None
+    last = min(int(record.run.until * len(losses)), len(losses) - AROUND)
+    steps = [step for step in range(record.run.every, last + 1, record.run.every) if step >= AROUND]
+    windows = [losses[step - AROUND : step + AROUND] for step in steps]
+    if not windows:
+        return None
+    return np.stack([window - window[:AROUND].mean() for window in windows]).mean(axis=0)

@@ -1,0 +1,171 @@
+"""The results page: verdicts on the paper's claims, and what the paper leaves open, written from stored runs.
+
+Every number comes from the runs; ``rewire report FILE --page docs/results.md`` rebuilds the page.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rewire.lab.compact import about_path
+from rewire.lab.experiments.registry import runs_of
+from rewire.lab.report.claims import CLAIMS, OPEN_QUESTION, Claim
+from rewire.lab.report.findings import UNDECIDED, Answer, Effect, Study
+from rewire.lab.report.questions import LAYOUTS
+from rewire.lab.report.registry import tables
+from rewire.lab.report.render import to_markdown
+from rewire.lab.report.results_figures import save_figures
+from rewire.lab.report.results_sections import (
+    better_section,
+    bounds,
+    columns_of,
+    costs_section,
+    cpu_seconds,
+    markdown,
+    peer_section,
+    transformers_section,
+)
+from rewire.lab.results import Record, atomically, read_json
+from rewire.lab.run import Run
+
+EXPERIMENT = "evidence"
+PEER = "peer.jsonl"  # a peer's runs, beside the file of ours
+SHOWN_TABLES = ("table1", "table3", "table4", "drop")
+CAPTIONS = {
+    "claims": "Effects behind the claims, in points of accuracy with 95 % intervals",
+    "costs": "Accuracy against training multiply-adds and seconds of one core",
+    "losses": "Training loss of the transformers around rewirings, less its mean before them",
+}
+
+
+SETTINGS = {
+    "workstation": """\
+Every run on CIFAR-100 with a convolutional network sees 600,000 images (12 epochs; the paper: 100), with the paper's
+learning-rate schedule scaled and 24 rewirings. Networks have a quarter of the paper's channels where nothing else is
+said. What makes a sparse network hard to train is the number of connections of a neuron: at quarter width, 96 % leaves
+a neuron as many as 99 % does at full width, and 88 % as many as 97 %; the tables name both. So this page does not
+repeat the paper's numbers. It asks whether its statements hold in a smaller setting of the same regime.
+"""
+}
+
+
+def write_page(records: Sequence[Record], scale: str, source: Path, page: Path) -> None:
+    """Write the page, and its figures into the folder that is named after the file of runs."""
+    study = study_of(records, scale)
+    answers = answers_of(study, scale)
+    names = save_figures(answers, study, source.with_suffix(""))
+    with atomically(page) as file:
+        file.write(results_page(study, answers, scale, source, figures_of(names, source, page)).encode())
+
+
+def study_of(records: Iterable[Record], scale: str) -> Study:
+    """The study at a scale; its main data set is that of the first claim."""
+    return Study(records, runs_of(EXPERIMENT, scale), LAYOUTS[scale].uniform[0]["data"])
+
+
+def answers_of(study: Study, scale: str) -> list[tuple[Claim, Answer]]:
+    """Every claim with its answer, and the open question last."""
+    return [(claim, claim.judge(study, LAYOUTS[scale])) for claim in (*CLAIMS, OPEN_QUESTION)]
+
+
+def figures_of(names: Iterable[str], source: Path, page: Path) -> list[str]:
+    """The figures as Markdown, with paths as seen from the page."""
+    place = os.path.relpath(source.with_suffix(""), page.parent)
+    return [f"![{CAPTIONS[name]}]({place}/{name}.svg)\n\n*{CAPTIONS[name]}.*\n" for name in names]
+
+
+def results_page(
+    study: Study, answers: Sequence[tuple[Claim, Answer]], scale: str, source: Path, figures: Sequence[str]
+) -> str:
+    """The whole page as Markdown; ``source`` is the file that the runs come from."""
+    shown = [to_markdown(table) for table in tables(_tabulated(study)) if table.name.startswith(SHOWN_TABLES)]
+    parts = [
+        _head(study, scale, source),
+        _summary(answers[:-1]),
+        *figures,
+        "## The claims one by one\n",
+        *(_claim(claim, answer) for claim, answer in answers[:-1]),
+        "## Beyond the paper\n",
+        _claim(*answers[-1]),
+        better_section(study),
+        transformers_section(study, scale),
+        peer_section(source.with_name(PEER)),
+        costs_section(study),
+        "## Tables\n",
+        *shown,
+    ]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _tabulated(study: Study) -> list[Record]:
+    """The runs that tables show: those that were carried out in both stores once."""
+    runs = study.main_runs()
+    packed = {_in_store(run) for run in runs if run.store != Run.store}
+    return [one for run, one in runs.items() if run.store != Run.store or run not in packed]
+
+
+def _in_store(run: Run) -> Run:
+    """The run as it would be in the usual store, to find those that were carried out in both."""
+    return Run.from_dict(run.to_dict() | {"store": Run.store})
+
+
+def _head(study: Study, scale: str, source: Path) -> str:
+    done, planned = study.progress([{}])
+    hours = sum(map(cpu_seconds, study.done.values())) / 3600
+    environments = {json.dumps(_environment(one), sort_keys=True) for one in study.done.values()}
+    machines = "; ".join(", ".join(f"{k} {v}" for k, v in json.loads(one).items()) for one in sorted(environments))
+    origin = f"`rewire sweep {EXPERIMENT} --scale {scale}`"
+    if about_path(source).exists():
+        origin += f" at commit `{read_json(about_path(source))['commit']}`"
+    return f"""# Results: does the paper reproduce?
+
+This page is generated: `rewire report docs/results/evidence.jsonl --page docs/results.md` rebuilds it from the stored
+runs, and no number is typed by hand. Runs: {origin}.
+**{done} of {planned} planned runs are done**, in {hours:.1f} hours of one core ({machines}).
+
+{SETTINGS.get(scale, "")}
+**Statistics.** Runs with the same seed share the first weights and the order of the data, so differences are paired by
+seed. Intervals are Student's t intervals at 95 % over seeds, n is the number of seeds. Networks that did not learn
+count with the accuracy that they reached. The rules were written before the runs were made. An interval over three
+seeds is wide: "not confirmed" means that the runs are compatible with no effect, not that there is none.
+"""
+
+
+def _environment(record: Record) -> dict[str, Any]:
+    assert record.result is not None
+    return {name: value for name, value in record.result["environment"].items() if name != "device"}
+
+
+def verdict(answer: Answer) -> str:
+    """The verdict in words, with what is outstanding."""
+    if answer.verdict != UNDECIDED:
+        return answer.verdict
+    return f"undecided: runs outstanding ({answer.done} of {answer.planned} done)"
+
+
+def _summary(answers: Iterable[tuple[Claim, Answer]]) -> str:
+    rows = []
+    for claim, answer in answers:
+        effects = "; ".join(f"{one.name}: {_in_words(one)}" for one in answer.effects[:3]) or "no pair of runs yet"
+        rows.append([claim.key, claim.statement, verdict(answer), effects])
+    return "\n".join(["## Verdicts\n", *markdown(["", "claim", "verdict", "main effects"], rows, 4)]) + "\n"
+
+
+def _in_words(one: Effect) -> str:
+    """A mean with its interval and n, such as ``+1.20 points (+0.80 to +1.60; n = 3)``."""
+    unit = f" {one.unit}" if one.unit else ""
+    return f"{one.interval.mean:+.2f}{unit} ({bounds(one.interval)})"
+
+
+def _claim(claim: Claim, answer: Answer) -> str:
+    title = f"### {claim.key}. {claim.statement}" if len(claim.key) == 1 else f"### {claim.statement}"
+    lines = [f"{title}\n", f"**{verdict(answer).capitalize()}.** {claim.rule} Paired by seed.\n"]
+    rows = [[_named(one), *columns_of(one.interval)] for one in answer.effects]
+    rows += [[f"in part: {_named(one)}", *columns_of(one.interval)] for one in answer.details]
+    return "\n".join(lines + (markdown(["effect", "mean", "95 % interval", "seeds"], rows, 1) if rows else [])) + "\n"
+
+
+def _named(one: Effect) -> str:
+    return f"{one.name} [{one.unit}]" if one.unit else one.name

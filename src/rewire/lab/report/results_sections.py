@@ -1,0 +1,171 @@
+"""Sections of the results page: what would make GGR better, transformers, a peer's code, and what training costs."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rewire.lab.experiments.studies import better
+from rewire.lab.experiments.studies.connected import START
+from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
+from rewire.lab.report.findings import BySeed, Study, accuracy, difference
+from rewire.lab.report.groups import without_unused
+from rewire.lab.report.looks import label_of, method_look
+from rewire.lab.report.statistics import Interval, mean_interval
+from rewire.lab.results import Record
+from rewire.lab.run import DENSE, Run
+from rewire.parts.start import start_label
+
+OUTSTANDING = "Undecided: runs outstanding.\n"
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int) -> list[str]:
+    """The lines of a table whose first columns are text and whose others are numbers."""
+    rule = ["---"] * text_columns + ["--:"] * (len(heads) - text_columns)
+    return ["| " + " | ".join(row) + " |" for row in (heads, rule, *rows)]
+
+
+def bounds(interval: Interval) -> str:
+    """The interval and the number of seeds in words."""
+    if interval.n < 2:
+        return "one seed, no interval"
+    return f"{interval.low:+.2f} to {interval.high:+.2f}; n = {interval.n}"
+
+
+def columns_of(interval: Interval, mark: str = "") -> list[str]:
+    """Mean, interval and n as three cells of a table."""
+    limits = f"{interval.low:+.2f} to {interval.high:+.2f}" if interval.n > 1 else "·"
+    return [f"{interval.mean:+.2f}{mark}", limits, str(interval.n)]
+
+
+def cpu_seconds(record: Record) -> float:
+    """Seconds that a run took of one core."""
+    return sum(float(line.get("cpu_seconds", line["seconds"])) for line in record.metrics)
+
+
+def better_section(study: Study) -> str:
+    """Each change of GGR on the digits less GGR itself, and its rivals less GGR with the same start."""
+    title, base = "### What would make GGR better?\n", _values(study, better.BASE)
+    if not base:
+        return f"{title}\n{OUTSTANDING}"
+    count = len(better.CHANGES)
+    about = (
+        f"On the digits ({better.BASE.model}, {100 * better.BASE.sparsity:g} %, {better.BASE.start} start), one "
+        f"setting changed at a time, less GGR as it is ({fmean(base.values()):.2f} % over {len(base)} seeds). Paired "
+        f"by seed, t intervals; * also excludes zero at the level that allows for all {count} "
+        "comparisons (Bonferroni).\n"
+    )
+    rows = []
+    for name, change in better.CHANGES.items():
+        if gaps := list(difference(_values(study, replace(better.BASE, **change)), base).values()):
+            mark = "\\*" if mean_interval(gaps, 1 - 0.05 / count).excludes_zero else ""
+            rows.append([name, *columns_of(mean_interval(gaps), mark)])
+    lines = [title, about, *markdown(["change", "difference", "95 % interval", "seeds"], rows, 1)]
+    lines += ["\nIts rivals in the same setting, less GGR with the same start:\n"]
+    return "\n".join([*lines, *_rivals(study)]) + "\n"
+
+
+def _rivals(study: Study) -> list[str]:
+    rows = []
+    for start in (better.BASE.start, START):
+        own = _values(study, replace(better.BASE, start=start))
+        for name in better.RIVALS:
+            run = replace(better.BASE, method=name, start=start)
+            if gaps := list(difference(_values(study, run), own).values()):
+                rows.append([method_look(run).label, start_label(start), *columns_of(mean_interval(gaps))])
+    return markdown(["rival", "start", "difference", "95 % interval", "seeds"], rows, 2)
+
+
+def _values(study: Study, run: Run) -> BySeed:
+    """Accuracies of exactly these settings, by seed."""
+    bare = without_unused(run)
+    cell = {field.name: getattr(bare, field.name) for field in fields(Run) if field.name not in ("seed", "code")}
+    return study.values(cell)
+
+
+def transformers_section(study: Study, scale: str) -> str:
+    """Accuracy and loss of the transformers, and GGR less RigL."""
+    title, rows, gaps = "### Transformers with AdamW\n", [], []
+    for network in TRANSFORMERS[scale]:
+        cell = {"data": network.data, "model": network.model}
+        name = f"{label_of('model', network.model)} on {label_of('data', network.data)}"
+        for sparsity, method in ((0.0, DENSE), *((s, m) for s in (0.9, 0.97) for m in ("rigl", "ggr"))):
+            own = {**cell, "sparsity": sparsity, "method": method}
+            values, losses = study.values(own), study.values(own, _test_loss)
+            if values:
+                label = method_look(Run.from_dict({"method": method})).label
+                numbers = [f"{fmean(values.values()):.2f}", f"{fmean(losses.values()):.3f}", str(len(values))]
+                rows.append([name, label, f"{100 * sparsity:g} %", *numbers])
+        for sparsity in (0.9, 0.97):
+            ours, theirs = (study.values({**cell, "sparsity": sparsity, "method": one}) for one in ("ggr", "rigl"))
+            if gap := list(difference(ours, theirs).values()):
+                interval = mean_interval(gap)
+                gaps.append(f"{name} at {100 * sparsity:g} %: {interval.mean:+.2f} points ({bounds(interval)})")
+    if not rows:
+        return f"{title}\n{OUTSTANDING}"
+    heads = ["network", "method", "sparsity", "accuracy [%]", "test loss", "seeds"]
+    compared = f"\nGGR less RigL, paired by seed: {'; '.join(gaps) or 'no pair of runs yet'}.\n"
+    return "\n".join([title, *markdown(heads, rows, 3), compared])
+
+
+def _test_loss(record: Record) -> float:
+    return float(record.metrics[-1]["test_loss"])
+
+
+def peer_section(path: Path) -> str:
+    """A peer's own code beside ours."""
+    title = "### A peer's own code: rigl-torch 0.5.2\n"
+    if not path.exists():
+        return f"{title}\n{OUTSTANDING[:-2]} (`python -m benchmarks.peer_rigl`).\n"
+    by_arm: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for line in map(json.loads, path.read_text().splitlines()):
+        by_arm[line["arm"]][line["run"]["seed"]] = line
+    theirs, *ours = by_arm
+    run = Run.from_dict(by_arm[theirs][0]["run"])
+    about = (
+        f"{label_of('model', run.model)} at width {run.width:g}, {100 * run.sparsity:g} %, first layer dense, same "
+        "data, recipe and seeds (`python -m benchmarks.peer_rigl`); seconds are those of one core.\n"
+    )
+    values = {arm: {seed: 100 * one["accuracy"] for seed, one in own.items()} for arm, own in by_arm.items()}
+    rows = []
+    for arm, own in by_arm.items():
+        seconds = median(one["cpu_seconds_per_epoch"] for one in own.values())
+        rows.append([arm, f"{fmean(values[arm].values()):.2f}", f"{seconds:.1f}", str(len(own))])
+    intervals = {arm: mean_interval(list(difference(values[arm], values[theirs]).values())) for arm in ours}
+    gaps = [f"{arm} less {theirs}: {one.mean:+.2f} points ({bounds(one)})" for arm, one in intervals.items()]
+    table = markdown(["code", "accuracy [%]", "seconds per epoch", "seeds"], rows, 1)
+    return "\n".join([title, about, *table, f"\n{'; '.join(gaps) or 'Ours is outstanding'}.\n"])
+
+
+def costs_section(study: Study) -> str:
+    """Accuracy, multiply-adds and seconds of one core, for every configuration of the study's main data set."""
+    groups: dict[Run, list[Record]] = defaultdict(list)
+    for run, record in study.main_runs().items():
+        groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(record)
+    title = "## What it costs\n"
+    if not groups:
+        return f"{title}\n{OUTSTANDING}"
+    about = "Training multiply-adds as RigL's paper counts them, and seconds of one core, evaluation included.\n"
+    heads = ["network", "method", "sparsity", "start", "store", "accuracy [%]", "10¹² multiply-adds", "of dense"]
+    rows = sorted(_cost(run, group) for run, group in groups.items())
+    return "\n".join([title, about, *markdown([*heads, "seconds", "seeds"], rows, 5)]) + "\n"
+
+
+def _cost(run: Run, group: Sequence[Record]) -> list[str]:
+    flops = [record.result["flops"] for record in group if record.result]
+    network = f"{label_of('model', run.model)} x{run.width:g}"
+    method = method_look(run).label + (", global drop" if run.scope != Run.scope else "")
+    where = ["·"] * 3 if run.is_dense else [f"{100 * run.sparsity:g} %", start_label(run.start), run.store]
+    return [
+        network,
+        method,
+        *where,
+        f"{fmean(map(accuracy, group)):.2f}",
+        f"{fmean(one['training'] * run.batch_size for one in flops) / 1e12:.1f}",
+        f"{fmean(one['training_ratio'] for one in flops):.3f}",
+        f"{fmean(map(cpu_seconds, group)):.0f}",
+        str(len(group)),
+    ]

@@ -1,0 +1,89 @@
+"""What ``sparsify`` refuses before it changes anything, each with a sentence that says what to do."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from rewire._torch import buffers_of
+from rewire.core.dense_ops import is_expanded
+from rewire.core.layer import LayerSpec
+from rewire.core.method import Method, density_bounds
+from rewire.distributed.dtensor import is_sharded, local
+from rewire.model.select import SelectedWeight
+from rewire.model.state_names import POSITIONS, is_sparse
+from rewire.parts.constrained_start import refuse_budget
+from rewire.stores.masked import MaskedStore
+from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.packed import PackedStore
+
+
+def refuse_wrong_types(model: object, optimizer: object, method: object, init: object) -> None:
+    """Raise a TypeError that names the argument of ``sparsify`` and what was given."""
+    optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
+    expected = (
+        (model, nn.Module, "model"),
+        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
+        (method, Method, "method"),
+    )
+    for given, kind, name in expected:
+        if not isinstance(given, kind):
+            hint = " (call the method: rewire.ggr(density=...))" if name == "method" else ""
+            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
+    if init not in (None, "fan_in"):
+        raise ValueError(f"init must be None or 'fan_in', not {init!r}")
+
+
+def refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: Method) -> None:
+    """Raise if the method reads a signal that this kind of store does not have."""
+    missing = method.signals - kind.supplies
+    if missing:
+        raise ValueError(
+            f"the method reads {', '.join(s.value for s in missing)}, which the {kind.name} store cannot supply"
+        )
+
+
+def refuse_unfit_weights(method: Method, weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
+    """Raise if the weights are in a state, or have an optimizer or a shape, that this method cannot begin with."""
+    _refuse_wrong_state(weights, optimizers)
+    _refuse_layers(method, [one.spec for one in weights])
+    _refuse_constraint(method, weights)
+
+
+def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
+    for one in weights:
+        if not is_sparse(one.module):
+            continue
+        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
+        raise ValueError(
+            f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
+            "for a copy, build the model anew, sparsify it and load the state_dict"
+        )
+    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
+    if expanded:
+        raise ValueError(
+            f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
+        )
+    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
+        raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
+    optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
+
+
+def _refuse_layers(method: Method, specs: Sequence[LayerSpec]) -> None:
+    """Let every part that admits only some kinds of layers look at them."""
+    for part in (method.drop, method.allocate, method.grow):
+        refuse = getattr(part, "refuse", None)
+        if refuse is not None:
+            refuse(specs)
+
+
+def _refuse_constraint(method: Method, weights: Sequence[SelectedWeight]) -> None:
+    """Raise if a constraint cannot be satisfied by these layers."""
+    if method.constraint is None:
+        return
+    for one in weights:
+        if is_sharded(one.parameter):
+            raise ValueError(
+                f"{one.spec.name} is sharded, and {method.constraint!r} needs whole layers: use DistributedDataParallel"
+            )
+    refuse_budget(method.constraint, [one.spec for one in weights], *sorted(density_bounds(method.density)))

@@ -1,0 +1,53 @@
+"""Notices when something other than the store and the optimizer writes to a masked weight, at almost no cost."""
+
+import numpy as np
+from torch import Tensor
+
+from rewire._torch import version
+from rewire.core.dense_ops import take
+
+
+class WriteWatch:
+    """What one weight looked like after the last write that is allowed.
+
+    torch counts writes, except those through ``.data``. Such a write to the whole weight shows at any inactive
+    position, so one of them is a witness: it is zero as long as nothing was written. A new tensor behind ``.data``
+    shows at its address. On accelerators there is no witness: reading it would wait for the device.
+    """
+
+    def __init__(self) -> None:
+        self._version: tuple[int, int] | None = None
+        self._position: tuple[int, ...] | None = None  # of the witness
+        self._witness: tuple[Tensor, int] | None = None  # one inactive weight, and the address of the whole tensor
+
+    def remember(self, weight: Tensor) -> None:
+        """The store or the optimizer has just written to the weight, as it may."""
+        self._version = version(weight)
+
+    def choose_witness(self, weight: Tensor, mask: Tensor, dropped: Tensor | None) -> None:
+        """The mask is new. ``dropped``: flat positions that have just lost their weight.
+
+        They are the best witnesses: averages and older copies of the weight still have values there.
+        """
+        self._position = None
+        if mask.device.type == "cpu" and mask.numel():
+            inactive = None if dropped is None else dropped[~take(mask, dropped)]
+            first = int(mask.numpy().argmin()) if inactive is None or not len(inactive) else int(inactive[0])
+            position = tuple(int(index) for index in np.unravel_index(first, mask.shape))
+            self._position = None if mask[position] else position  # there is no inactive weight in a dense layer
+        self.find_witness(weight)
+
+    def find_witness(self, weight: Tensor) -> None:
+        """The weight may have another place in memory."""
+        self._witness = None
+        if self._position is not None and weight.device.type == "cpu":
+            self._witness = weight.detach()[self._position], weight.data_ptr()
+
+    def was_written(self, weight: Tensor) -> bool:
+        """Whether anyone else wrote to the weight, as far as it can be seen."""
+        if self._version != version(weight):
+            return True
+        if self._witness is None:
+            return False
+        element, address = self._witness
+        return weight.data_ptr() != address or element.item() != 0

@@ -1,0 +1,140 @@
+"""The results page: its rules on made-up results with known answers, the whole pipeline on digits, the stored page."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.lab.made_up import record
+
+from rewire.lab.compact import collect, read_runs
+from rewire.lab.experiments.registry import runs_of
+from rewire.lab.report import results_page
+from rewire.lab.report.claims import CLAIMS, judge
+from rewire.lab.report.findings import (
+    CONFIRMED,
+    CONTRADICTED,
+    NOT_CONFIRMED,
+    UNDECIDED,
+    Study,
+    answer,
+    difference,
+    effect,
+    mean_of,
+    regret,
+)
+from rewire.lab.report.questions import LAYOUTS
+from rewire.lab.results import folder_of
+from rewire.lab.run import Run
+from rewire.lab.training.train import train
+
+DOCS = Path(__file__).parents[3] / "docs"
+PLAN = [Run(method=method, start="uniform", seed=seed) for method in ("ggr", "rigl") for seed in range(4)]
+CELLS = [{"method": "ggr"}, {"method": "rigl"}]
+
+
+def study_of(ours, theirs, plan=PLAN):
+    values = {"ggr": ours, "rigl": theirs}
+    done = [record(run, values[run.method][run.seed]) for run in plan if run.seed < len(values[run.method])]
+    return Study(done, plan)
+
+
+def compared(study):
+    gap = difference(study.values(CELLS[0]), study.values(CELLS[1]))
+    return answer(study, CELLS, [effect("GGR less RigL", gap)])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ([0.60, 0.61, 0.62, 0.60], [0.55, 0.56, 0.56, 0.54], CONFIRMED),
+        ([0.55, 0.56, 0.56, 0.54], [0.60, 0.61, 0.62, 0.60], CONTRADICTED),
+        ([0.60, 0.50, 0.62, 0.51], [0.55, 0.56, 0.56, 0.54], NOT_CONFIRMED),
+        ([0.60, 0.61, 0.62], [0.55, 0.56, 0.56, 0.54], UNDECIDED),
+        ([], [0.55, 0.56, 0.56, 0.54], UNDECIDED),
+    ],
+)
+def test_the_rule_of_all_claims(ours, theirs, verdict):
+    assert compared(study_of(ours, theirs)).verdict == verdict
+
+
+def test_an_effect_by_hand_and_what_is_outstanding():
+    found = compared(study_of([0.60, 0.62, 0.64], [0.50, 0.50, 0.50, 0.50]))
+    assert (found.done, found.planned) == (7, 8)
+    assert results_page.verdict(found) == "undecided: runs outstanding (7 of 8 done)"
+    interval = found.effects[0].interval
+    assert (interval.n, round(interval.mean, 6)) == (3, 12.0)
+    assert interval.half_width == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
+
+
+def test_several_networks_are_averaged_over_the_seeds_that_all_have():
+    assert mean_of([{0: 1.0, 1: 2.0}, {1: 4.0, 2: 9.0}]) == {1: 3.0}
+
+
+def test_the_worst_shortfall_by_hand():
+    easy = {"mix": {0: 90.0}, "random": {0: 91.0}, "gradient": {0: 88.0}}
+    hard = {"mix": {0: 50.0}, "random": {0: 40.0}, "gradient": {0: 51.0}}
+    assert [regret([easy, hard], name)[0] for name in easy] == [1.0, 11.0, 3.0]
+
+
+def test_a_cell_of_several_configurations_is_refused():
+    study = Study([record(run, 0.5) for run in PLAN], PLAN)
+    with pytest.raises(ValueError, match="name more of its settings"):
+        study.values({"start": "uniform"})
+
+
+@pytest.mark.parametrize("scale", list(LAYOUTS))
+def test_every_claim_has_runs_in_the_plan(scale):
+    study = Study([], runs_of("evidence", scale))
+    for claim, found in judge(study, LAYOUTS[scale]):
+        assert found.verdict == UNDECIDED, claim.key
+        assert found.planned > 0, claim.key
+
+
+@pytest.fixture(scope="module")
+def small_study(tmp_path_factory):
+    """The reduced study, with little data and two epochs: every step of the campaign in seconds."""
+    runs = [replace(run, epochs=2, limit=200, warmup=0) for run in runs_of("evidence", "demo")]
+    folder = tmp_path_factory.mktemp("evidence")
+    for run in runs:
+        train(run, folder_of(folder / "runs", run))
+    collect(folder / "runs", folder / "evidence.jsonl", commit="abc1234")
+    return runs, folder
+
+
+def test_the_whole_pipeline_on_digits(small_study, monkeypatch, tmp_path):
+    runs, folder = small_study
+    monkeypatch.setattr(results_page, "runs_of", lambda name, scale: runs)
+    source = folder / "evidence.jsonl"
+    pages = []
+    for name in ("first.md", "second.md"):
+        results_page.write_page(read_runs(source), "demo", source, folder / name)
+        pages.append((folder / name).read_text())
+    text = pages[0]
+    assert pages[0] == pages[1]
+    assert f"**{len(runs)} of {len(runs)} planned runs are done**" in text
+    assert "`abc1234`" in text
+    for claim in CLAIMS:
+        assert claim.statement in text
+    verdicts = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| ") and line[3:5] == " |"]
+    assert len(verdicts) == len(CLAIMS)
+    assert set(verdicts) <= {CONFIRMED, NOT_CONFIRMED, CONTRADICTED}
+    for figure in ("claims", "costs"):
+        assert (folder / "evidence" / f"{figure}.svg").exists() == (f"evidence/{figure}.svg" in text)
+
+
+def test_compact_results_give_the_tables_of_the_folders(small_study):
+    _, folder = small_study
+    made = [results_page.tables(read_runs(path)) for path in (folder / "runs", folder / "evidence.jsonl")]
+    assert made[0] == made[1]
+
+
+def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
+    source = DOCS / "results" / "evidence.jsonl"
+    page = tmp_path / "results.md"
+    study = results_page.study_of(read_runs(source), "workstation")
+    answers = results_page.answers_of(study, "workstation")
+    names = [path.stem for path in sorted(source.with_suffix("").glob("*.svg"))]
+    figures = results_page.figures_of(names, source, DOCS / "results.md")
+    page.write_text(results_page.results_page(study, answers, "workstation", source, figures))
+    stored = (DOCS / "results.md").read_text()
+    assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"

@@ -1,0 +1,77 @@
+"""Many runs in one file, and a run repeated from it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rewire.lab.cli.main import main
+from rewire.lab.compact import collect, from_line, read_file, read_runs, to_line
+from rewire.lab.repeat import pick, repeat
+from rewire.lab.results import folder_of, read_record
+from rewire.lab.run import Run
+from rewire.lab.training.train import train
+from rewire.lab.training.trainer import Place
+
+RUNS = [
+    Run(model="mlp", epochs=3, limit=100, evaluate_every=2, method="ggr", seed=seed, record_losses=bool(seed))
+    for seed in range(2)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    for run in RUNS:
+        train(run, folder_of(directory, run))
+    return directory
+
+
+def test_a_line_holds_what_reports_read(folder):
+    stored = read_record(folder_of(folder, RUNS[1]))
+    again = from_line(json.loads(json.dumps(to_line(stored))), folder)
+    assert again.run == stored.run
+    for old, new in zip(stored.metrics, again.metrics, strict=True):
+        assert {**old, "seconds": 0, "cpu_seconds": 0} == {**new, "seconds": 0, "cpu_seconds": 0}
+    left_out = {"rewirings", "command", "seconds"}
+    assert stored.result is not None
+    assert again.result is not None
+    for name, value in stored.result.items():
+        assert name in left_out or again.result[name] == value
+
+
+def test_metrics_name_only_the_epochs_that_were_evaluated(folder):
+    stored = read_record(folder_of(folder, RUNS[0]))
+    assert ["accuracy" in line for line in stored.metrics] == [False, True, True]
+    assert "losses" not in stored.metrics[0]
+    assert len(read_record(folder_of(folder, RUNS[1])).metrics[0]["losses"]) == 1
+
+
+def test_a_file_is_the_same_whenever_it_is_written(folder, tmp_path):
+    for name in ("a.jsonl", "b.jsonl"):
+        assert collect(folder, tmp_path / name) == 2
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    assert {one.run for one in read_file(tmp_path / "a.jsonl")} == set(RUNS)
+
+
+def test_a_damaged_file_is_named_with_its_line(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"run": 1}\n')
+    with pytest.raises(ValueError, match=r"line 1 of .*bad.jsonl is not a run"):
+        read_file(tmp_path / "bad.jsonl")
+
+
+def test_a_run_repeated_from_its_line_gives_the_same_bits(folder, tmp_path, capsys):
+    collect(folder, tmp_path / "runs.jsonl")
+    main(["repeat", str(tmp_path / "runs.jsonl"), "--id", RUNS[0].id])
+    assert "the same numbers in all 3 epochs" in capsys.readouterr().out
+    record = pick(read_runs(tmp_path / "runs.jsonl"), RUNS[0].id)
+    other = replace(record, run=replace(record.run, seed=7))
+    assert any("loss of epoch 1 is" in one for one in repeat(other, Place()))
+
+
+def test_a_report_of_a_file(folder, tmp_path):
+    main(["collect", str(folder), "-o", str(tmp_path / "runs.jsonl")])
+    main(["report", str(tmp_path / "runs.jsonl"), "--out", str(tmp_path / "made")])
+    assert (tmp_path / "made" / "report.html").exists()
+    assert Path(tmp_path / "made" / "report" / "table1-digits.md").exists()

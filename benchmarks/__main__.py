@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import im2col, ordinary_step, packed, packed_rewiring, peer, rewiring, shrink
+from benchmarks import im2col, ordinary_step, packed, packed_rewiring, peer, rewiring, sequences, shrink
 from rewire.lab.environment import environment
 from rewire.lab.results import write_json
 
@@ -14,7 +14,7 @@ def main() -> None:
     torch.manual_seed(0)
     about, rows = environment("cpu"), []
     print(json.dumps(about), flush=True)
-    for module in (rewiring, ordinary_step, shrink, im2col, packed, packed_rewiring, peer):
+    for module in (rewiring, ordinary_step, shrink, im2col, packed, packed_rewiring, sequences, peer):
         for row in module.rows():
             verdict = {True: "met", False: "NOT MET", None: ""}[row["met"]]
             print(f"{row['what']:75} {row['ratio']:8.3f}   {row['target']!s:16} {verdict}", flush=True)

@@ -8,12 +8,13 @@ table with the signatures that a library reports when it loads one.
 import ctypes
 from typing import Any, NamedTuple
 
-from rewire.kernels.structures import ConvCsr, CsrArrays, ForwardCsr, LayerShape, PoolShape, Step
+from rewire.kernels.structures import ConvCsr, CsrArrays, ForwardCsr, LayerShape, LinearCsr, PoolShape, Step
 
 _INT, _LONG, _FLOAT, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_char_p
 _ARRAY = ctypes.c_void_p
 _LAYER, _FORWARD, _CONV = (ctypes.POINTER(one) for one in (LayerShape, ForwardCsr, ConvCsr))
 _POOL, _CSR, _STEPS = (ctypes.POINTER(one) for one in (PoolShape, CsrArrays, Step))
+_LINEAR = ctypes.POINTER(LinearCsr)
 
 _POSITIONS = (_ARRAY, _INT)  # flat positions, and whether they are 64-bit
 _THREADS = (_INT,)
@@ -25,6 +26,9 @@ _POOLED = (_INT, _INT, _INT, _LONG)  # height and width after pooling, channels,
 _IMAGE = (_ARRAY, *[_INT] * 4, _LONG)  # pixels, height, width, channels of a pixel, channels to read; batch
 _TILES = (_INT, _INT, _INT)  # tiles in a row, first tile, number of tiles
 _NORM = (*[_ARRAY] * 2, *_RELU)  # scale and shift of batch norm, and the ReLU behind it
+
+_TOKENS = (_ARRAY, _LONG, _INT)  # token-major activation, elements from one token to the next, whether it is bfloat16
+_ACTIVATION = (_INT, _FLOAT)  # which function, and the upper limit of a ReLU
 
 
 class EntryPoint(NamedTuple):
@@ -61,6 +65,13 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     # winograd.cpp
     "rewire_winograd_input": EntryPoint((*_IMAGE, _INT, _INT, *_TILES, _ARRAY, *_THREADS)),
     "rewire_winograd_grad": EntryPoint((*_IMAGE, *_TILES, _ARRAY, *_THREADS)),
+    # linear_tokens.cpp
+    "rewire_linear_tokens_forward": EntryPoint(
+        (_LINEAR, *_TOKENS, *[_ARRAY] * 4, _INT, _LONG, *_ACTIVATION, *_THREADS)
+    ),
+    "rewire_linear_tokens_backward": EntryPoint(
+        (_LINEAR, *_TOKENS, _ARRAY, _LONG, _ARRAY, _INT, *[_ARRAY] * 4, _LONG, *_ACTIVATION, *_THREADS)
+    ),
     # batch_norm.cpp
     "rewire_channel_moments": EntryPoint((_ARRAY, *_SIZES, *[_ARRAY] * 2, *_THREADS)),
     "rewire_batch_norm_line": EntryPoint((*[_ARRAY] * 4, _FLOAT, _INT, *[_ARRAY] * 2)),

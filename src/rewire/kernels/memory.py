@@ -19,6 +19,7 @@ Block = NDArray[np.float32]
 MIN_POOLED = 1 << 16  # floats; below this size torch's own allocator is as fast
 ROUNDING = 1 << 10  # floats: sizes are rounded up to a multiple, so that similar ones share blocks
 HUGE_PAGE = 1 << 21  # bytes of a huge page: the fewer pages an activation has, the fewer misses of the TLB
+POOLED_TYPES = (torch.float32, torch.bfloat16)
 SHARE, SLACK = 1.5, 1 << 26  # the pool holds at most SHARE times the largest use at any time, and SLACK bytes
 
 
@@ -95,8 +96,8 @@ def empty_hwcn(like: Tensor, batch: int, channels: int, height: int, width: int)
 
 def empty_strided(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
     """An uninitialised tensor without gaps, from the pool if its type allows; no view, so it can be written to."""
-    pooled = type(like) in (Tensor, torch.nn.Parameter) and like.dtype == torch.float32 and like.device.type == "cpu"
+    pooled = type(like) in (Tensor, torch.nn.Parameter) and like.dtype in POOLED_TYPES and like.device.type == "cpu"
     if not pooled or torch.compiler.is_compiling():
         return torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device)
-    storage = POOL.empty(math.prod(shape)).untyped_storage()
+    storage = POOL.empty(-(-math.prod(shape) * like.element_size() // 4)).untyped_storage()
     return like.new_empty(0).set_(storage, 0, tuple(shape), tuple(stride))

@@ -77,6 +77,25 @@ class ConvCsr(ctypes.Structure):
     )
 
 
+class CsrRows(ctypes.Structure):
+    """One direction of a sparse linear layer in CSR form (native/linear_csr.hpp)."""
+
+    _fields_ = (
+        ("rows", _INT),
+        ("is_int64", _INT),
+        ("row_ptr", _POINTER),
+        ("col_idx", _POINTER),
+        ("row_stride", _LONG),
+        ("perm", _POINTER),
+    )
+
+
+class LinearCsr(ctypes.Structure):
+    """Both directions of a sparse linear layer (native/linear_csr.hpp)."""
+
+    _fields_ = (("outputs", CsrRows), ("inputs", CsrRows), ("nnz", _LONG))
+
+
 class PoolShape(ctypes.Structure):
     """The sizes of a pooling layer (native/pooling.hpp)."""
 
@@ -147,5 +166,5 @@ class Step(ctypes.Structure):
 
 
 STRUCTURES: tuple[type[ctypes.Structure], ...] = (
-    *(LayerShape, ForwardCsr, CsrArrays, Axis, ConvCsr, PoolShape, Activation, StepWindow, Step),
+    *(LayerShape, ForwardCsr, CsrArrays, Axis, ConvCsr, CsrRows, LinearCsr, PoolShape, Activation, StepWindow, Step),
 )

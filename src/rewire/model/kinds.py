@@ -145,7 +145,7 @@ def _matching(
 ) -> Layouts:
     """The parameters of these names with at least the dimensions that are spoken of; biases have fewer."""
     return {
-        name: layout_of(parameter.shape, dimensions, on_request=on_request)
+        name: layout_of(_shape(module, parameter), dimensions, on_request=on_request)
         for name, parameter in parameters_of(module).items()
         if parameter is not None
         and len(_shape(module, parameter)) >= dimensions.count
@@ -194,7 +194,7 @@ _NAMED: tuple[tuple[str, str, Callable[[nn.Module], Layouts]], ...] = (
     (
         "*",
         "Conv1D",
-        lambda module: _parameters("weight", dimensions=ROWS_ARE_INPUTS)(module) if _has_nf(module) else {},
+        lambda module: _parameters("weight", dimensions=ROWS_ARE_INPUTS)(module) if has_nf(module) else {},
     ),
     ("transformers*", "Llama4TextExperts", _parameters("*_proj", dimensions=STACK_OF_INPUTS)),
     ("transformers*", "JetMoeParallelExperts", _parameters("weight", dimensions=STACK_OF_OUTPUTS)),
@@ -221,10 +221,11 @@ _NAMED: tuple[tuple[str, str, Callable[[nn.Module], Layouts]], ...] = (
 )
 
 
-def _has_nf(module: nn.Module) -> bool:
+def has_nf(module: nn.Module) -> bool:
     """GPT-2's ``Conv1D`` has the number of its outputs in ``nf``; convolutions of other packages do not."""
     weight = parameters_of(module).get("weight")
-    return weight is not None and weight.dim() == 2 and getattr(module, "nf", None) == weight.shape[1]
+    shape = () if weight is None or is_lazy(weight) else dense_shape(module, weight)
+    return len(shape) == 2 and getattr(module, "nf", None) == shape[1]
 
 
 def _by_name(kind: type, module: nn.Module) -> Mapping[str, Layout]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rewire._torch import running_backward_pass
@@ -22,11 +23,26 @@ class BackwardRecord:
     dense_gradients: list[Tensor] = field(default_factory=list)
     _arrived: list[tuple[int, Tensor | None, Tensor]] = field(default_factory=list)  # by backward pass
 
-    def record(self, x: Tensor, y: Tensor) -> None:
-        """Keep the input ``x`` now and the gradient of the output ``y`` when backward computes it."""
+    def record(self, x: Tensor, y: Tensor, inputs_first: bool = False) -> None:
+        """Keep the input ``x`` now and the gradient of the output ``y`` when backward computes it.
+
+        ``inputs_first``: the weight has the shape (inputs, outputs), so inputs and gradients change places.
+        """
         if y.requires_grad:
             layer_input = x.detach()
-            y.register_hook(lambda grad: self._arrived.append((running_backward_pass(), layer_input, grad.detach())))
+            y.register_hook(lambda grad: self._keep(layer_input, grad.detach(), inputs_first))
+
+    def record_tokens(self, x: Tensor, y: Tensor, dtype: torch.dtype, inputs_first: bool = False) -> None:
+        """The same for a linear layer of token-major activations (..., features), in the precision of the weights."""
+        if y.requires_grad:
+            layer_input = x.detach()
+            y.register_hook(
+                lambda grad: self._keep(_as_images(layer_input, dtype), _as_images(grad.detach(), dtype), inputs_first)
+            )
+
+    def _keep(self, x: Tensor, grad: Tensor, inputs_first: bool) -> None:
+        first, second = (grad, x) if inputs_first else (x, grad)
+        self._arrived.append((running_backward_pass(), first, second))
 
     def record_dense(self, grad: Tensor) -> None:
         """Keep the gradient of a dense weight that other code has read."""
@@ -48,3 +64,8 @@ class BackwardRecord:
 
     def __reduce__(self) -> Any:
         return type(None), ()
+
+
+def _as_images(tokens: Tensor, dtype: torch.dtype) -> Tensor:
+    """Activations (..., features) as images of one pixel."""
+    return tokens.to(dtype).reshape(-1, tokens.shape[-1], 1, 1)

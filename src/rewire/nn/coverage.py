@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from rewire._torch import FORWARD_METHODS, parameters_of
 from rewire.kernels.geometry import Geometry, Pair
+from rewire.model.kinds import has_nf
 from rewire.nn.tensor_functions import METADATA, function_name
 
 PACKABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -25,7 +26,10 @@ def no_kernel_reason(module: nn.Module, weight: Tensor) -> str:
     >>> no_kernel_reason(nn.Linear(2, 2), torch.zeros(2, 2, dtype=torch.float16))
     'no kernel for torch.float16'
     """
-    if not isinstance(module, PACKABLE):
+    if is_inputs_first(module):
+        if not _forward_is_addmm(module):
+            return f"no kernel for the forward of {type(module).__name__}"
+    elif not isinstance(module, PACKABLE):
         return f"no kernel for {type(module).__name__}"
     if isinstance(module, NonDynamicallyQuantizableLinear):
         return "nn.MultiheadAttention reads its weight and does not call it"
@@ -33,11 +37,34 @@ def no_kernel_reason(module: nn.Module, weight: Tensor) -> str:
         return f"no kernel for {weight.device.type}"
     if weight.dtype not in (torch.float32, torch.float64):
         return f"no kernel for {weight.dtype}"
-    if not isinstance(module, nn.Linear) and module.padding_mode != "zeros":
+    if isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.padding_mode != "zeros":
         return f"no kernel for padding_mode={module.padding_mode!r}"
-    if has_own_forward(type(module)) and not _forward_calls_kernel(module):
+    if isinstance(module, PACKABLE) and has_own_forward(type(module)) and not _forward_calls_kernel(module):
         return f"no kernel for the forward of {type(module).__name__}"
     return ""
+
+
+def is_inputs_first(module: nn.Module) -> bool:
+    """Whether a module is GPT-2's ``Conv1D``: a linear layer whose weight has the shape (inputs, outputs)."""
+    return any(kind.__name__ == "Conv1D" for kind in type(module).__mro__) and has_nf(module)
+
+
+def _forward_is_addmm(module: nn.Module) -> bool:
+    """Whether a forward uses its weight only in ``torch.addmm(bias, x, weight)``."""
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception:  # tracing runs foreign code on proxies, which may raise anything
+        return False
+    reads = [node for node in graph.nodes if node.op == "get_attr" and node.target == "weight"]
+    users = [user for node in reads for user in node.users]
+    products = [user for user in users if user.target is torch.addmm and len(user.args) == 3 and not user.kwargs]
+    biases = [getattr(product.args[0], "target", None) for product in products]
+    return len(users) == 1 and biases == ["bias"] and products[0].args[2] is reads[0]
+
+
+def has_torch_base(kind: type[nn.Module]) -> bool:
+    """Whether a class derives from one of the torch layers that can be packed."""
+    return issubclass(kind, PACKABLE)
 
 
 def torch_base(kind: type[nn.Module]) -> type[nn.Module]:
@@ -133,6 +160,8 @@ def is_call_of_layer(function: Any, arguments: dict[str, Any], layer: object) ->
     """Whether a function is ``F.linear``, ``F.conv1d`` or ``F.conv2d`` with the stride, padding ... of the layer."""
     if isinstance(layer, nn.Linear):
         return function is F.linear
+    if not isinstance(layer, PACKABLE):
+        return False
     assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
     if function is not (F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d):
         return False
@@ -160,9 +189,8 @@ def geometry_of(module: nn.Module, shape: torch.Size) -> Geometry:
     >>> geometry_of(nn.Conv1d(4, 8, 5, padding="same"), torch.Size([8, 4, 5])).padding
     (0, 2)
     """
-    if isinstance(module, nn.Linear):
+    if not isinstance(module, (nn.Conv1d, nn.Conv2d)):  # linear, outputs or inputs first
         return Geometry((shape[0], shape[1], 1, 1))
-    assert isinstance(module, (nn.Conv1d, nn.Conv2d))
     padding, _ = _padding(module)
     sizes = [_as_tuple(size, module) for size in (shape[2:], module.stride, padding, module.dilation)]
     if isinstance(module, nn.Conv1d):

@@ -6,22 +6,24 @@ In a Sequential the output of a module goes to the next module and nowhere else,
   (chains.py). The convolution computes the moments as well;
 - a residual block whose forward is made of such stages and sums (blocks.py), in training;
 - batch norm, the ReLU behind it and the 2x2 max pooling behind that;
-- a packed layer and the ReLU behind it.
+- a packed layer and the ReLU behind it; a linear layer of sequences also with GELU or SiLU.
 
 A forward or backward hook would notice that its module is not called: fusion is skipped for modules with hooks.
 """
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from rewire._torch import has_hooks
+from rewire.kernels.batch.activation import Activation, Kind
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import is_eager, runs_native
 from rewire.nn.blocks import block_chain
 from rewire.nn.chains import ConvNorm, ModuleChain
 from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, has_pool_kernel, leading_relu_limit, pool_window
-from rewire.nn.packed import Packed, PackedConv2d
+from rewire.nn.packed import Packed, PackedConv2d, PackedLinear
 
 LONGEST_GROUP = 4  # convolution, batch norm, ReLU, max pooling
 
@@ -42,9 +44,15 @@ class HwcnSequential(nn.Sequential):
 def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     """The output of the longest group that begins with the first module, and the number of modules in it."""
     first, following = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not is_eager(x) or not runs_native(x) or has_hooks(first):
+    if not isinstance(x, Tensor) or not is_eager(x) or has_hooks(first):
         return first(x), 1
     if isinstance(first, Packed) and first.calls_own_forward:
+        return first(x), 1
+    if isinstance(first, PackedLinear) and first.backward_record is None and first.relu_limit < 0:
+        activation = leading_activation(following)
+        if activation is not None and first.reads_tokens(x, first.weight_values):
+            return first.apply_to_tokens(x, first.weight_values, first.bias, activation), 2
+    if not runs_native(x) or torch.is_autocast_enabled("cpu"):  # the kernels below take and return float32
         return first(x), 1
     if isinstance(first, PackedConv2d) and following and isinstance(following[0], HwcnBatchNorm2d):
         y, count = _run_stage(first, following[0], following[1:], x) if x.dim() == 4 else (None, 0)
@@ -103,3 +111,18 @@ def _is_2x2_max_pool(module: nn.Module, height: int, width: int) -> bool:
     if type(module) is not HwcnMaxPool2d or has_hooks(module) or height % 2 or width % 2:
         return False
     return has_pool_kernel(module) and pool_window(module) == [2, 2, 2, 2, 0, 0]
+
+
+def leading_activation(modules: Sequence[nn.Module]) -> Activation | None:
+    """The activation function that comes first, if a token-major linear layer can apply it and it has no hooks.
+
+    >>> leading_activation([nn.GELU(approximate="tanh")])
+    Activation(kind=<Kind.GELU_TANH: 3>, limit=inf)
+    """
+    relu_limit = leading_relu_limit(modules)
+    if relu_limit >= 0:
+        return Activation(Kind.RELU, relu_limit)
+    first = modules[0] if modules and not has_hooks(modules[0]) else None
+    if type(first) is nn.GELU:
+        return Activation(Kind.GELU if first.approximate == "none" else Kind.GELU_TANH)
+    return Activation(Kind.SILU) if type(first) is nn.SiLU else None

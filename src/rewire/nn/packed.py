@@ -1,143 +1,39 @@
-"""Packed layers: ``nn.Linear``, ``nn.Conv1d`` and ``nn.Conv2d`` that keep only their non-zero weights.
+"""Packed layers: which class a torch layer gets, packing in place and back.
 
-A module is packed in place by changing its class, as ``torch.nn.utils.parametrize`` does: names, hooks and references
-to the module stay. The parameter called ``weight`` stays the same object too, so the optimizer keeps it; its data
-becomes a vector with one value per non-zero, and the buffer ``weight_positions`` has their flat positions. The
-attribute ``weight_values`` is that parameter; the attribute ``weight`` reads as the dense weight (dense_weight.py).
+packed_base.py has what they share, packed_linear.py the linear layers.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rewire._torch import parameters_of, remove_buffer
-from rewire.core.dense_ops import take, where_true, written_out
-from rewire.kernels.batch import ops
-from rewire.kernels.batch.norm import Moments
-from rewire.kernels.geometry import Geometry, Pair
+from rewire._torch import remove_buffer
+from rewire.core.dense_ops import written_out
 from rewire.kernels.library import native
-from rewire.model.state_names import MASK, POSITIONS
-from rewire.nn.backward_record import BackwardRecord
-from rewire.nn.coverage import extra_padding_of, geometry_of, has_own_forward, torch_base
-from rewire.nn.dense_weight import DenseWeight
+from rewire.model.state_names import POSITIONS
+from rewire.nn.coverage import extra_padding_of, geometry_of, has_own_forward, has_torch_base, torch_base
+from rewire.nn.packed_base import NO_RELU, Packed, position_dtype, resize, weight_parameter
+from rewire.nn.packed_linear import PackedInputsFirst, PackedLinear
 
-NO_RELU = -1.0  # as a ``relu_limit``: no ReLU is applied. The limit of nn.ReLU is infinity, that of nn.ReLU6 is 6.
-
-
-class Packed(nn.Module):
-    """Base of the packed layers: values in ``weight_values``, their flat positions in ``weight_positions``."""
-
-    torch_class: ClassVar[type[nn.Module]]  # what the layer was before it was packed
-    calls_own_forward: ClassVar[bool] = False  # a subclass of a torch layer with a forward of its own
-    weight_positions: Tensor
-    dense_shape: torch.Size
-    geometry: Geometry
-    extra_padding: Pair  # rows below and columns to the right that are padded before the kernel runs
-    layer_name: str = "a packed layer"  # in the model, for messages
-    dense_read_warned: bool = False
-    backward_record: BackwardRecord | None  # set at steps whose gradients a rewiring will rank
-    relu_limit: float = NO_RELU  # upper bound of a ReLU that ``rewire.pack`` fused into the layer; negative: none
-
-    @property
-    def weight_values(self) -> nn.Parameter:
-        """The parameter ``weight``: one value for each non-zero."""
-        return parameters_of(self)["weight"]  # type: ignore[return-value]
-
-    @property
-    def weight(self) -> Tensor:
-        """The dense weight, read-only, as code outside of this layer expects it."""
-        return DenseWeight.of(self)
-
-    def to_images(self, x: Tensor) -> Tensor:
-        """The input of the layer as the (N, C, H, W) tensor that the kernel reads."""
-        raise NotImplementedError
-
-    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
-        """The output of the kernel in the shape that the layer returns for the input ``x``."""
-        raise NotImplementedError
-
-    def apply_weight(
-        self,
-        x: Tensor,
-        values: Tensor,
-        bias: Tensor | None,
-        relu_limit: float = NO_RELU,
-        moments: Moments | None = None,
-    ) -> Tensor:
-        """The output of the layer for the given values and bias; and keep what a rewiring needs of this step.
-
-        ``relu_limit``: upper bound of a ReLU that is applied as well; negative: none. ``moments``: two vectors to fill
-        with mean and variance of every output channel, for a batch norm that follows.
-        """
-        images = self.to_images(x)
-        if torch.is_autocast_enabled(images.device.type):  # the kernels compute in the precision of the weights
-            images = images.to(values.dtype)
-        if self.extra_padding != (0, 0):
-            images = F.pad(images, (0, self.extra_padding[1], 0, self.extra_padding[0]))
-        y = ops.sparse_conv2d(images, values, self.weight_positions, bias, self.geometry, relu_limit, moments)
-        if self.backward_record is not None:
-            # `y`, not the view of it that is returned: a hook on a view is lost when the view is changed in place
-            self.backward_record.record(images, y)
-        return self.from_images(y, x)
-
-    def forward_fused(self, x: Tensor, relu_limit: float, moments: Moments | None = None) -> Tensor:
-        """The output of the layer and of the ReLU that follows; see ``apply_weight``."""
-        return self.apply_weight(x, self.weight_values, self.bias, relu_limit, moments)  # type: ignore[arg-type]
-
-    def forward(self, input: Tensor) -> Tensor:
-        """What the torch layer with zeros at the inactive positions computes."""
-        return self.forward_fused(input, self.relu_limit)
-
-    def record_dense_gradient(self, grad: Tensor) -> None:
-        """Keep the gradient of the dense weight that other code read, if the next rewiring ranks gradients."""
-        if self.backward_record is not None:
-            self.backward_record.record_dense(grad)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a class that was made for a subclass by the name of that subclass."""
-        reduced = super().__reduce_ex__(protocol)
-        if type(self) in PACKED_MODULES.values():
-            return reduced
-        return _new_packed, (self.torch_class,), *reduced[2:]
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + POSITIONS] = self.weight_positions.long()  # checkpoints hold 64-bit positions
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take on the topology of the checkpoint, packed or masked, whatever its number of weights."""
-        values, mask = state_dict.get(prefix + "weight"), state_dict.pop(prefix + MASK, None)
-        if mask is not None and values is not None:
-            positions = where_true(mask)
-            state_dict[prefix + POSITIONS] = positions
-            state_dict[prefix + "weight"] = values = take(values, positions)
-        loaded = state_dict.get(prefix + POSITIONS)
-        if values is not None and loaded is None and values.shape == self.dense_shape:  # of a dense model
-            state_dict[prefix + "weight"] = values = take(values, self.weight_positions.long())
-        if values is not None and loaded is not None and len(values) != len(self.weight_values):
-            resize(self.weight_values, torch.empty(len(values), dtype=self.weight_values.dtype))
-        if loaded is not None and len(loaded) != len(self.weight_positions):
-            self.weight_positions = torch.empty_like(loaded, dtype=position_dtype(self.geometry))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-class PackedLinear(Packed, nn.Linear):  # type: ignore[override]
-    """``nn.Linear`` that keeps only its non-zero weights: a 1x1 convolution of images of one pixel."""
-
-    torch_class = nn.Linear
-
-    def to_images(self, x: Tensor) -> Tensor:
-        """From (..., in_features)."""
-        if x.shape[-1] != self.in_features:
-            raise ValueError(f"the layer has {self.in_features} inputs and was given {tuple(x.shape)}")
-        return x.reshape(-1, self.in_features, 1, 1)
-
-    def from_images(self, y: Tensor, x: Tensor) -> Tensor:
-        """To (..., out_features)."""
-        return y.reshape(*x.shape[:-1], self.out_features)
+__all__ = [
+    "NO_RELU",
+    "PACKED_MODULES",
+    "Packed",
+    "PackedConv1d",
+    "PackedConv2d",
+    "PackedInputsFirst",
+    "PackedLinear",
+    "kernel_class",
+    "pack_module",
+    "pack_shared",
+    "packed_class",
+    "position_dtype",
+    "resize",
+    "unpack_module",
+    "weight_parameter",
+]
 
 
 class PackedConv2d(Packed, nn.Conv2d):  # type: ignore[override]
@@ -183,16 +79,17 @@ def packed_class(torch_class: type[nn.Module]) -> type[Packed]:
 
     >>> class Renamed(nn.Linear):
     ...     pass
-    >>> [kind.__name__ for kind in packed_class(Renamed).__mro__[:4]]
-    ['PackedRenamed', 'PackedLinear', 'Packed', 'Renamed']
+    >>> [kind.__name__ for kind in packed_class(Renamed).__mro__[:5]]
+    ['PackedRenamed', 'PackedLinear', 'TokenLinear', 'Packed', 'Renamed']
     """
     if torch_class in PACKED_MODULES:
         return PACKED_MODULES[torch_class]
     if torch_class not in _PACKED_SUBCLASSES:
         attributes: dict[str, Any] = {"torch_class": torch_class, "__module__": __name__}
-        if has_own_forward(torch_class):
+        attributes["__reduce_ex__"] = _reduce_by_torch_class
+        if has_torch_base(torch_class) and has_own_forward(torch_class):
             attributes |= {"forward": torch_class.forward, "calls_own_forward": True}
-        bases = (PACKED_MODULES[torch_base(torch_class)], torch_class)
+        bases = (_packed_base(torch_class), torch_class)
         _PACKED_SUBCLASSES[torch_class] = type(f"Packed{torch_class.__name__}", bases, attributes)
     return _PACKED_SUBCLASSES[torch_class]
 
@@ -200,8 +97,19 @@ def packed_class(torch_class: type[nn.Module]) -> type[Packed]:
 def kernel_class(module: nn.Module) -> type[nn.Module]:
     """The class that tells what a module computes: that of the packed torch layer where a subclass changes nothing."""
     if isinstance(module, Packed) and not module.calls_own_forward:
-        return PACKED_MODULES[torch_base(module.torch_class)]
+        return _packed_base(module.torch_class)
     return type(module)
+
+
+def _packed_base(torch_class: type[nn.Module]) -> type[Packed]:
+    """The packed form of the torch layer that a class derives from; any other class is a ``Conv1D``."""
+    return PACKED_MODULES[torch_base(torch_class)] if has_torch_base(torch_class) else PackedInputsFirst
+
+
+def _reduce_by_torch_class(module: Packed, protocol: Any) -> Any:
+    """Pickle a class that was made for a subclass by the name of that subclass."""
+    reduced = super(Packed, module).__reduce_ex__(protocol)
+    return _new_packed, (module.torch_class,), *reduced[2:]
 
 
 def _new_packed(torch_class: type[nn.Module]) -> Packed:
@@ -250,18 +158,6 @@ def _become_packed(module: nn.Module, shape: torch.Size, positions: Tensor, name
     return module
 
 
-def weight_parameter(layer: nn.Module) -> nn.Parameter:
-    """The parameter called ``weight``, dense or packed."""
-    weight = parameters_of(layer)["weight"]
-    assert weight is not None
-    return weight
-
-
-def position_dtype(geometry: Geometry) -> torch.dtype:
-    """32-bit integers unless the dense weight has 2^31 elements or more."""
-    return torch.int32 if geometry.numel < 2**31 else torch.int64
-
-
 @torch.no_grad()
 def unpack_module(module: Packed) -> None:
     """In place: make a packed layer the torch module that it was, with zeros at the inactive positions."""
@@ -273,15 +169,3 @@ def unpack_module(module: Packed) -> None:
     module.__dict__.pop("dense_read_warned", None)
     remove_buffer(module, POSITIONS)
     module.__class__ = module.torch_class  # type: ignore[assignment]
-
-
-def resize(parameter: nn.Parameter, data: Tensor) -> None:
-    """Give a parameter data of another shape; it stays the object that the optimizer holds.
-
-    While an old graph is alive (a loss that the user still holds), autograd would go on accumulating into the old
-    shape. It forgets that shape only when the dtype changes, so the parameter has another dtype for a moment.
-    """
-    parameter.grad = None
-    other = torch.float64 if data.dtype == torch.float32 else torch.float32
-    parameter.data = torch.empty(0, dtype=other)
-    parameter.data = data

@@ -7,6 +7,7 @@
 #include "conv_csr.hpp"
 #include "csr_build.hpp"
 #include "entry_point.hpp"
+#include "linear_csr.hpp"
 #include "pooling.hpp"
 #include "sample_program.hpp"
 
@@ -52,6 +53,8 @@ std::string structures() {
              FIELD(phase_width) FIELD(tap_dy) FIELD(tap_dx) FIELD(row_stride) FIELD(block_stride)
              FIELD(row_ptr) FIELD(col_idx) FIELD(row_base) FIELD(perm) FIELD(prefetch_dy) FIELD(prefetch_dx)
              FIELD(prefetch_rows))
+    DESCRIBE(CsrRows, FIELD(rows) FIELD(is_int64) FIELD(row_ptr) FIELD(col_idx) FIELD(row_stride) FIELD(perm))
+    DESCRIBE(LinearCsr, FIELD(outputs) FIELD(inputs) FIELD(nnz))
     DESCRIBE(PoolShape,
              FIELD(height) FIELD(width) FIELD(out_height) FIELD(out_width) FIELD(kernel_y) FIELD(kernel_x)
              FIELD(stride_y) FIELD(stride_x) FIELD(pad_y) FIELD(pad_x) FIELD(pixel_size))

@@ -25,6 +25,10 @@ constexpr int BACKWARD_TILE = 4;
 constexpr int TILE_VECTORS = 2;  // vectors of the batch in an im2col tile; the accumulators are divided by this into pixels
 constexpr int64_t TILE_BATCH = TILE_VECTORS * WIDTH;  // the same in samples: im2col needs a batch that is a multiple of it
 
+// Token-major linear layers: vectors of tokens in a tile. More of them share each weight and index that is loaded, but the tile
+// has to stay in L2: 32 tokens (64 with AVX-512) of 1,536 features are 196 KB (393 KB).
+constexpr int TOKEN_VECTORS = 4;
+
 constexpr int DENSE_ROWS = 6;     // dense convolution: output channels of a block, times
 constexpr int DENSE_VECTORS = 2;  // vectors of the batch: 12 accumulators, 2 inputs and a weight fill the 16 registers of AVX2
 constexpr int GRAD_ROWS = 3;      // its weight gradients: output channels of a block, times

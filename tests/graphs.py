@@ -1,5 +1,7 @@
 """Small sparse models, packed for inference, and the program that one of them uses for a sample."""
 
+import threading
+
 import torch
 from torch import nn
 
@@ -17,8 +19,8 @@ def scattered(model, density=0.2, seed=0):
 
 
 def program(model, x):
-    """The program that a model uses for a sample, if it uses any."""
-    return None if model.programs is None else model.programs.by_shape.get(x.shape)
+    """The program that a model uses for samples of a shape, if it uses any."""
+    return None if model.programs is None else model.programs.by_shape.get(x.shape[1:])
 
 
 def small():
@@ -33,6 +35,15 @@ def sample(*shape, seed=0):
 
 def agrees(fast, model, x):
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def in_threads(work):
+    """Run ``work(seed)`` in four threads at once."""
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class Net(nn.Module):

@@ -2,11 +2,10 @@
 
 import copy
 import io
-import threading
 
 import pytest
 import torch
-from tests.graphs import Net, agrees, program, sample, scattered, small
+from tests.graphs import Net, agrees, in_threads, program, sample, scattered, small
 from torch import nn
 
 import rewire
@@ -21,7 +20,7 @@ def watched(monkeypatch):
     """Counts the runs of programs."""
     runs = []
     run = packed_graph._PreparedProgram.run
-    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, x: runs.append(1) or run(self, x))
+    monkeypatch.setattr(packed_graph._PreparedProgram, "run", lambda self, *given: runs.append(1) or run(self, *given))
     return runs
 
 
@@ -183,11 +182,7 @@ def test_threads_do_not_share_its_memory():
             with torch.no_grad():
                 wrong.append(not torch.allclose(fast(x), model(x), rtol=1e-4, atol=1e-5))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert len(wrong) == 200
     assert not any(wrong)
 

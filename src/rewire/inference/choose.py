@@ -10,6 +10,7 @@ from rewire.inference.graph import PackedGraph
 from rewire.inference.layers import pack_nonzeros, use_hwcn_modules
 from rewire.inference.trace import PackedTracer
 from rewire.kernels.geometry import to_hwcn
+from rewire.kernels.tuning import MAX_SAMPLES
 from rewire.nn.packed import weight_parameter
 
 REPEATS = 5
@@ -46,8 +47,10 @@ def is_faster_packed(layer: nn.Module, x: Tensor) -> bool:
     """Whether a layer runs faster packed.
 
     Its neighbours are assumed to be packed, so a dense convolution pays for converting its input from HWCN layout and
-    its output back.
+    its output back. Small batches usually run sample by sample: the first sample is timed for all.
     """
+    if len(x) <= MAX_SAMPLES:
+        x = x[:1]
     packed, dense = _model_of_one_layer(layer), _model_of_one_layer(layer)
     pack_nonzeros([packed.get_submodule("0")])
     use_hwcn_modules(dense)

@@ -1,7 +1,8 @@
 """Lowering: from the traced graph of a packed model to the steps of a program for one sample.
 
 The table ``LOWERINGS`` says which modules can be steps. If a graph has any other module or function, several inputs or
-several results, there is no program for it and the model runs layer by layer.
+several results, there is no program for it and the model runs layer by layer. Lowered with a batch, a graph must also
+keep the samples apart: every activation has the batch as its first dimension.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,7 @@ from rewire.kernels.library import native
 from rewire.kernels.sample.activation import INPUT, OUTPUT, Activation, Kind, Step, Window
 from rewire.kernels.sample.layer_steps import Weights, layer_steps, margin_for
 from rewire.nn.coverage import extra_padding_of, geometry_of, no_kernel_reason
-from rewire.nn.fusion import leading_relu_limit
-from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, pool_window
+from rewire.nn.hwcn import HwcnLinear, add_relu, has_pool_kernel, leading_relu_limit, pool_window
 from rewire.nn.packed import NO_RELU, Packed, PackedConv2d, PackedLinear, kernel_class
 from rewire.nn.replace import HWCN_MODULES
 
@@ -33,7 +33,7 @@ class NotLowerableError(Exception):
 
 
 def lower(model: fx.GraphModule, x: Tensor) -> tuple[list[Step], torch.Size]:
-    """The steps from a sample of the shape of ``x`` to the model's result, and the shape of the result.
+    """The steps from one sample of ``x`` to the model's result, and the shape of the result for all of ``x``.
 
     Raises ``NotLowerableError`` if a node cannot be a step.
     """
@@ -51,6 +51,7 @@ class ProgramBuilder(fx.Interpreter):
     def __init__(self, model: fx.GraphModule) -> None:
         super().__init__(model)
         self.steps: list[Step] = []
+        self.samples = 1  # the size of the batch
         self.activations: dict[fx.Node, Activation] = {}
         self.aliases: dict[fx.Node, fx.Node] = {}  # nodes whose output shares memory with their input, such as flatten
         self.deferred: set[fx.Node] = set()  # layers that wait for the sum behind them, to be lowered with it
@@ -79,9 +80,13 @@ class ProgramBuilder(fx.Interpreter):
             if module is None or kernel_class(module) not in LOWERINGS:  # exact: a subclass may compute something else
                 raise NotLowerableError(f"there is no step for {n.target}")
             y = LOWERINGS[kernel_class(module)](self, n, module, args[0])
-        if n in self.activations and self.activations[n].channels * self.activations[n].pixels != y.numel():
+        if n in self.activations and not self._has_shape_of(self.activations[n], y):
             raise NotLowerableError(f"{n} has another shape than its activation in the program")
         return y
+
+    def _has_shape_of(self, activation: Activation, y: Tensor) -> bool:
+        """Whether a tensor has the numbers of one such activation for each sample."""
+        return len(y) == self.samples and y.numel() == self.samples * activation.channels * activation.pixels
 
     def run_on_meta(self, node: fx.Node) -> Any:
         """The output of a node on meta tensors, without lowering it."""
@@ -100,6 +105,7 @@ class ProgramBuilder(fx.Interpreter):
 
     def _lower_input(self, node: fx.Node, x: Tensor) -> Tensor:
         height, width = x.shape[2:] or (1, 1)
+        self.samples = len(x)
         source = Activation(x.shape[1], height, width, offset=INPUT)
         self.add_steps(node, Step(Kind.COPY, source, replace(source, margin=self.margin, offset=0)))
         return x
@@ -148,7 +154,7 @@ def _lower_layer(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: T
     geometry = _weights(module).geometry
     if x.dim() != (4 if kernel_class(module) in _CONVOLUTIONS else 2) or x.shape[1] != geometry.inputs:
         raise NotLowerableError(f"{module} cannot read an input of shape {tuple(x.shape)}")
-    return x.new_empty(1, geometry.shape[0], *(geometry.output(*x.shape[2:]) if x.dim() == 4 else ()))
+    return x.new_empty(len(x), geometry.shape[0], *(geometry.output(*x.shape[2:]) if x.dim() == 4 else ()))
 
 
 def _lower_sum(builder: ProgramBuilder, node: fx.Node, first: Any, second: Any, relu_limit: Any) -> None:
@@ -182,9 +188,9 @@ def _lower_alias(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: T
     y: Tensor = builder.run_on_meta(node)
     source = builder.activation(given)
     builder.aliases[node] = given
-    if y.shape == x.shape or (source.pixels == 1 and y.shape == (1, source.channels)):
+    if y.shape == x.shape or (source.pixels == 1 and y.shape == (len(x), source.channels)):
         builder.activations[node] = source
-    elif y.shape == (1, source.channels * source.pixels):
+    elif y.shape == (len(x), source.channels * source.pixels):
         builder.add_steps(node, Step(Kind.COPY, source, Activation(y.shape[1], 1, 1)))
     else:
         raise NotLowerableError(f"{node} changes the shape to {tuple(y.shape)}")

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from rewire.nn.fusion import leading_relu_limit
+from rewire.nn.hwcn import leading_relu_limit
 from rewire.nn.packed import NO_RELU
 
 _RELU_FUNCTIONS: dict[Any, float] = {F.relu: math.inf, torch.relu: math.inf, "relu": math.inf, F.relu6: 6.0}

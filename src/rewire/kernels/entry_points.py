@@ -20,7 +20,7 @@ _POSITIONS = (_ARRAY, _INT)  # flat positions, and whether they are 64-bit
 _THREADS = (_INT,)
 _RELU = (_INT, _FLOAT)  # whether there is one, and its upper limit
 _OUTPUT = (*[_ARRAY] * 6, _LONG, *_RELU, *_THREADS)  # input, values, bias, output, mean, variance; batch
-_GRADIENTS = (*[_ARRAY] * 5, _LONG, *_THREADS)  # input, gradient, values, their gradients; batch
+_GRADIENTS = (*[_ARRAY] * 6, _LONG, *_THREADS)  # input, gradient, values, addend, gradients of input, values; batch
 _SIZES = (_LONG, _INT, _LONG)  # pixels, channels, batch
 _POOLED = (_INT, _INT, _INT, _LONG)  # height and width after pooling, channels, batch
 _IMAGE = (_ARRAY, *[_INT] * 4, _LONG)  # pixels, height, width, channels of a pixel, channels to read; batch
@@ -62,6 +62,9 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     # conv_dense.cpp
     "rewire_conv_dense_forward": EntryPoint((_LAYER, _CONV, _ARRAY, *_POSITIONS, *_OUTPUT)),
     "rewire_conv_dense_backward": EntryPoint((_LAYER, _CONV, _CONV, *[_ARRAY] * 3, *_POSITIONS, *_GRADIENTS)),
+    # winograd.cpp
+    "rewire_winograd_input": EntryPoint((*_IMAGE, _INT, _INT, *_TILES, _ARRAY, *_THREADS)),
+    "rewire_winograd_grad": EntryPoint((*_IMAGE, *_TILES, _ARRAY, *_THREADS)),
     # linear_tokens.cpp
     "rewire_linear_tokens_forward": EntryPoint(
         (_LINEAR, *_TOKENS, *[_ARRAY] * 4, _INT, _LONG, *_ACTIVATION, *_THREADS)
@@ -69,13 +72,13 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "rewire_linear_tokens_backward": EntryPoint(
         (_LINEAR, *_TOKENS, _ARRAY, _LONG, _ARRAY, _INT, *[_ARRAY] * 4, _LONG, *_ACTIVATION, *_THREADS)
     ),
-    # winograd.cpp
-    "rewire_winograd_input": EntryPoint((*_IMAGE, _INT, _INT, *_TILES, _ARRAY, *_THREADS)),
-    "rewire_winograd_grad": EntryPoint((*_IMAGE, *_TILES, _ARRAY, *_THREADS)),
     # batch_norm.cpp
     "rewire_channel_moments": EntryPoint((_ARRAY, *_SIZES, *[_ARRAY] * 2, *_THREADS)),
-    "rewire_batch_norm": EntryPoint((_ARRAY, *_SIZES, *_NORM, _ARRAY, *_THREADS)),
+    "rewire_batch_norm_line": EntryPoint((*[_ARRAY] * 4, _FLOAT, _INT, *[_ARRAY] * 2)),
+    "rewire_batch_norm": EntryPoint((_ARRAY, *_SIZES, *_NORM, *[_ARRAY] * 2, *_THREADS)),
     "rewire_batch_norm_grad_sums": EntryPoint((*[_ARRAY] * 3, *_SIZES, *_NORM, *[_ARRAY] * 2, *_THREADS)),
+    "rewire_batch_norm_add_grad_sums": EntryPoint((*[_ARRAY] * 4, *_SIZES, _FLOAT, *[_ARRAY] * 3, *_THREADS)),
+    "rewire_batch_norm_factors": EntryPoint((*[_ARRAY] * 3, _FLOAT, *[_ARRAY] * 2, _LONG, _INT, *[_ARRAY] * 3)),
     "rewire_batch_norm_grad_input": EntryPoint((*[_ARRAY] * 2, *_SIZES, *_NORM, *[_ARRAY] * 4, *_THREADS)),
     # batch_norm_pool.cpp
     "rewire_batch_norm_pool": EntryPoint((_ARRAY, *_POOLED, *_NORM, _ARRAY, *_THREADS)),
@@ -91,5 +94,5 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "rewire_avg_pool_backward": EntryPoint((_POOL, *[_ARRAY] * 3, *_THREADS)),
     # sample_program.cpp
     "rewire_sample_build_csr": EntryPoint((_LAYER, *_POSITIONS, _LONG, _ARRAY, _LONG, *[_ARRAY] * 2)),
-    "rewire_sample_run": EntryPoint((_STEPS, _INT, *[_ARRAY] * 3, *_THREADS)),
+    "rewire_sample_run": EntryPoint((_STEPS, _INT, _LONG, *[_ARRAY, _LONG] * 3, _INT, *_THREADS)),
 }

@@ -15,6 +15,10 @@ COLUMNS_PER_DENSITY, FEWEST_COLUMNS, MOST_COLUMNS = 50, 400, 1536
 # Multiply-adds of a one-sample program from which on a second thread saves more than it costs.
 SAMPLE_THREADS_PRODUCTS = 1 << 16
 
+# Batches up to this size may run sample after sample, as one-sample programs, or padded with zeros to a multiple of
+# PADDED_BATCH, the lanes of the widest vector; larger ones fill the vectors of the batch kernels.
+MAX_SAMPLES, PADDED_BATCH = 31, 16
+
 # Vectors of a batch (N, features) from which on a linear layer reads them token by token, as it reads sequences.
 # Smaller batches are transposed once and stay batch-innermost from layer to layer.
 MIN_TOKENS = 1024

@@ -1,15 +1,16 @@
 """Which modules of an ``nn.Sequential`` run together: fewer passes over the activations, the same results.
 
-In a Sequential the output of a module goes to the next module and nowhere else, so these groups run in one pass:
+In a Sequential the output of a module goes to the next module and nowhere else, so these groups run together:
 
-- a packed convolution and the batch norm behind it, in training: the convolution computes the moments as well;
+- a packed convolution, the batch norm behind it, in training, the ReLU and the 2x2 max pooling behind that: one stage
+  (chains.py). The convolution computes the moments as well;
+- a residual block whose forward is made of such stages and sums (blocks.py), in training;
 - batch norm, the ReLU behind it and the 2x2 max pooling behind that;
 - a packed layer and the ReLU behind it; a linear layer of sequences also with GELU or SiLU.
 
 A forward or backward hook would notice that its module is not called: fusion is skipped for modules with hooks.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -19,8 +20,10 @@ from rewire._torch import has_hooks
 from rewire.kernels.batch.activation import Activation, Kind
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import is_eager, runs_native
-from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, HwcnReLU, HwcnReLU6, has_pool_kernel, pool_window
-from rewire.nn.packed import NO_RELU, Packed, PackedConv2d, PackedLinear
+from rewire.nn.blocks import block_chain
+from rewire.nn.chains import ConvNorm, ModuleChain
+from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnMaxPool2d, has_pool_kernel, leading_relu_limit, pool_window
+from rewire.nn.packed import Packed, PackedConv2d, PackedLinear
 
 LONGEST_GROUP = 4  # convolution, batch norm, ReLU, max pooling
 
@@ -52,13 +55,28 @@ def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     if not runs_native(x) or torch.is_autocast_enabled("cpu"):  # the kernels below take and return float32
         return first(x), 1
     if isinstance(first, PackedConv2d) and following and isinstance(following[0], HwcnBatchNorm2d):
-        return _run_conv_and_norm(first, following[0], following[1:], x)
+        y, count = _run_stage(first, following[0], following[1:], x) if x.dim() == 4 else (None, 0)
+        return (y, count) if y is not None else _run_conv_and_norm(first, following[0], following[1:], x)
     if isinstance(first, HwcnBatchNorm2d) and first.has_kernel_for(x) and first.uses_batch_moments:
         return _run_norm(first, following, x)
     if isinstance(first, Packed) and first.backward_record is None and first.relu_limit < 0:
         relu_limit = leading_relu_limit(following)
         return first.forward_fused(x, relu_limit), 1 + (relu_limit >= 0)
-    return first(x), 1
+    chain = block_chain(first, (nn.Sequential.forward, HwcnSequential.forward)) if first.training else None
+    y = None if chain is None else chain.run(x)
+    return first(x) if y is None else y, 1
+
+
+def _run_stage(
+    conv: PackedConv2d, batch_norm: HwcnBatchNorm2d, following: Sequence[nn.Module], x: Tensor
+) -> tuple[Tensor | None, int]:
+    """Convolution, batch norm, ReLU and max pooling as one stage; no output where they have to run one by one."""
+    relu_limit = leading_relu_limit(following)
+    height, width = conv.geometry.output(x.shape[2], x.shape[3])
+    max_pool = relu_limit >= 0 and len(following) > 1 and _is_2x2_max_pool(following[1], height, width)
+    stage = ConvNorm(conv, batch_norm, 0, relu_limit, None, max_pool)
+    count = 2 + (relu_limit >= 0) + max_pool
+    return ModuleChain([stage], [conv, batch_norm]).run(x), count
 
 
 def _run_conv_and_norm(
@@ -83,28 +101,16 @@ def _run_norm(
 ) -> tuple[Tensor, int]:
     """Batch norm with the ReLU behind it and with the 2x2 max pooling behind that, if they are there."""
     relu_limit = leading_relu_limit(following)
-    max_pool = relu_limit >= 0 and len(following) > 1 and _is_2x2_max_pool(following[1], x)
+    max_pool = relu_limit >= 0 and len(following) > 1 and _is_2x2_max_pool(following[1], x.shape[2], x.shape[3])
     y = batch_norm.normalize_batch(x, relu_limit, moments, max_pool)
     return y, 1 + (relu_limit >= 0) + max_pool
 
 
-def _is_2x2_max_pool(module: nn.Module, x: Tensor) -> bool:
-    """Whether a module takes the maximum of every 2x2 pixels of ``x``, with no row or column left over."""
-    if type(module) is not HwcnMaxPool2d or has_hooks(module) or x.shape[2] % 2 or x.shape[3] % 2:
+def _is_2x2_max_pool(module: nn.Module, height: int, width: int) -> bool:
+    """Whether a module takes the maximum of every 2x2 pixels, with no row or column left over."""
+    if type(module) is not HwcnMaxPool2d or has_hooks(module) or height % 2 or width % 2:
         return False
     return has_pool_kernel(module) and pool_window(module) == [2, 2, 2, 2, 0, 0]
-
-
-def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
-    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if it has hooks.
-
-    >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
-    (6.0, -1.0)
-    """
-    kind = type(modules[0]) if modules and not has_hooks(modules[0]) else None
-    if kind in (nn.ReLU, HwcnReLU):
-        return math.inf
-    return 6.0 if kind in (nn.ReLU6, HwcnReLU6) else NO_RELU
 
 
 def leading_activation(modules: Sequence[nn.Module]) -> Activation | None:

@@ -6,10 +6,12 @@ computes what the torch module of the same name computes and hands over to it fo
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from rewire._torch import has_hooks
 from rewire.kernels.batch import norm, pooling, relu
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import is_eager, runs_native
@@ -51,13 +53,14 @@ class HwcnBatchNorm2d(nn.BatchNorm2d):
         else:
             y, mean, variance = norm.operator(x, self.weight, self.bias, self.eps)
         if self.running_mean is not None and self.running_var is not None:
-            self._update_running_moments(self.running_mean, self.running_var, mean, variance, x.numel() / x.shape[1])
+            self.update_running_moments(self.running_mean, self.running_var, mean, variance, x.numel() / x.shape[1])
         return y
 
     @torch.no_grad()
-    def _update_running_moments(
+    def update_running_moments(
         self, running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: float
     ) -> None:
+        """Move the running moments towards those of a batch with ``count`` numbers per channel."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -174,6 +177,18 @@ def _share_layout(x: object, other: object) -> bool:
         return False
     without_gaps = is_hwcn(x) or x.is_contiguous()
     return without_gaps and x.shape == other.shape and x.stride() == other.stride()
+
+
+def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
+    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if it has hooks.
+
+    >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
+    (6.0, -1.0)
+    """
+    kind = type(modules[0]) if modules and not has_hooks(modules[0]) else None
+    if kind in (nn.ReLU, HwcnReLU):
+        return math.inf
+    return 6.0 if kind in (nn.ReLU6, HwcnReLU6) else NO_RELU
 
 
 def has_pool_kernel(pool: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) -> bool:

@@ -74,7 +74,7 @@ class PackedLayer:
         state[rows] = values.to(state) if isinstance(values, Tensor) else values
 
     def is_finite(self) -> bool:
-        """Whether the gradients of weights and outputs are."""
+        """Whether the gradients of weights and outputs are, and the inputs that they are multiplied by."""
         return self.gradient.is_finite()
 
     def has_no_gradient(self) -> bool:

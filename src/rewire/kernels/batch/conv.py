@@ -51,21 +51,31 @@ def forward(
 
 
 def backward(
-    grad: Tensor, x: Tensor, values: Tensor, positions: Tensor, geometry: Geometry, needed: tuple[bool, bool]
+    grad: Tensor,
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    geometry: Geometry,
+    needed: tuple[bool, bool],
+    addend: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of ``x`` and of ``values``; ``None`` where ``needed`` is false."""
+    """The gradients of ``x`` and of ``values``; ``None`` where ``needed`` is false.
+
+    ``addend``: another part of the gradient of ``x``, in HWCN layout, which is added to it.
+    """
     batch, channels, height, width = x.shape
     if batch == 0:
         return x.new_empty(x.shape) if needed[0] else None, torch.zeros_like(values) if needed[1] else None
     if not runs_native(x, values, grad):
         grad_x, grad_values = reference.backward(grad, x, values, positions, geometry, needed)
+        grad_x = grad_x if grad_x is None or addend is None else grad_x + addend
         return None if grad_x is None else empty_hwcn(x, *x.shape).copy_(grad_x), grad_values
     grad_x = empty_hwcn(x, batch, channels, height, width) if needed[0] else None
     grad_values = torch.empty_like(values, memory_format=torch.contiguous_format) if needed[1] else None
     plan, inputs, grads = cached_plan(Plan, geometry, positions, height, width), to_hwcn(x), to_hwcn(grad)
     values = values.contiguous() if plan.order is None else values[plan.order]
     shared = (
-        inputs.data_ptr(), grads.data_ptr(), values.data_ptr(), address(grad_x), address(grad_values),
+        inputs.data_ptr(), grads.data_ptr(), values.data_ptr(), address(addend), address(grad_x), address(grad_values),
         batch, thread_count(),
     )  # fmt: skip
     if plan.dense[1]:

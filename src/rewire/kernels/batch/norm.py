@@ -39,19 +39,30 @@ def moments(x: Tensor) -> Moments:
 
 
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, relu_limit: float, pool: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    known: Moments,
+    eps: float,
+    relu_limit: float,
+    pool: bool = False,
+    addend: Tensor | None = None,
 ) -> Tensor:
     """``(x - mean) / sqrt(variance + eps) * weight + bias``, then clamped to [0, relu_limit] unless that is below zero.
 
-    ``pool``: then also the largest of every 2x2 pixels; height and width must be even.
+    ``pool``: then also the largest of every 2x2 pixels; height and width must be even. ``addend``: an activation in
+    HWCN layout that is added before the ReLU; not together with ``pool``.
     """
     inputs, (scale, shift) = to_hwcn(x), _scale_and_shift(weight, bias, known, eps)
-    height, width, channels, batch = _pooled_sizes(x)
-    y = empty_hwcn(x, batch, channels, height, width) if pool else empty_hwcn(x, *x.shape)
-    kernel = native().rewire_batch_norm_pool if pool else native().rewire_batch_norm
-    sizes = _pooled_sizes(x) if pool else _sizes(x)
-    line = (scale.data_ptr(), shift.data_ptr())
-    kernel(inputs.data_ptr(), *sizes, *line, relu_limit >= 0, relu_limit, y.data_ptr(), thread_count())
+    shared = (scale.data_ptr(), shift.data_ptr(), relu_limit >= 0, relu_limit)
+    if pool:
+        height, width, channels, batch = _pooled_sizes(x)
+        y = empty_hwcn(x, batch, channels, height, width)
+        native().rewire_batch_norm_pool(inputs.data_ptr(), *_pooled_sizes(x), *shared, y.data_ptr(), thread_count())
+    else:
+        y = empty_hwcn(x, *x.shape)
+        added = None if addend is None else addend.data_ptr()
+        native().rewire_batch_norm(inputs.data_ptr(), *_sizes(x), *shared, added, y.data_ptr(), thread_count())
     return y
 
 
@@ -70,7 +81,7 @@ def backward(
     With g the gradient before the ReLU and means over all but the channels:
     grad_x = scale * (g - mean(g) - (x - mean) * mean(g * (x - mean)) / (variance + eps)).
     """
-    inputs, grads, (mean, variance) = to_hwcn(x), to_hwcn(grad), known
+    inputs, grads, (mean, _) = to_hwcn(x), to_hwcn(grad), known
     scale, shift = _scale_and_shift(weight, bias, known, eps)
     library = native()
     sums, grad_input = (
@@ -83,14 +94,32 @@ def backward(
     total, product = torch.empty_like(mean), torch.empty_like(mean)
     arrays = (inputs.data_ptr(), grads.data_ptr())
     sums(*arrays, mean.data_ptr(), *shared, total.data_ptr(), product.data_ptr(), thread_count())
-    count = x.numel() / x.shape[1]
-    deviation = (variance + eps).rsqrt()
-    x_factor = -scale * product * deviation.square() / count
-    constant = -scale * total / count - x_factor * mean
+    grad_weight, x_factor, constant = _factors(scale, known, eps, (total, product), x.numel() // x.shape[1])
     grad_x = empty_hwcn(x, *x.shape)
     factors = (t.data_ptr() for t in (scale, x_factor, constant))
     grad_input(*arrays, *shared, *factors, grad_x.data_ptr(), thread_count())
-    return grad_x, product * deviation, total
+    return grad_x, grad_weight, total
+
+
+def backward_add_relu(
+    grad: Tensor, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, relu_limit: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of ``addend``, ``x``, ``weight`` and ``bias`` for ``y``, the ReLU of batch norm plus addend."""
+    inputs, outputs, grads, (mean, _) = to_hwcn(x), to_hwcn(y), to_hwcn(grad), known
+    scale, shift = _scale_and_shift(weight, bias, known, eps)
+    total, product = torch.empty_like(mean), torch.empty_like(mean)
+    grad_addend, grad_x = empty_hwcn(x, *x.shape), empty_hwcn(x, *x.shape)
+    library, threads = native(), thread_count()
+    library.rewire_batch_norm_add_grad_sums(
+        inputs.data_ptr(), grads.data_ptr(), outputs.data_ptr(), mean.data_ptr(), *_sizes(x), relu_limit,
+        grad_addend.data_ptr(), total.data_ptr(), product.data_ptr(), threads,
+    )  # fmt: skip
+    grad_weight, x_factor, constant = _factors(scale, known, eps, (total, product), x.numel() // x.shape[1])
+    library.rewire_batch_norm_grad_input(
+        inputs.data_ptr(), grad_addend.data_ptr(), *_sizes(x), scale.data_ptr(), shift.data_ptr(), False, 0.0,
+        scale.data_ptr(), x_factor.data_ptr(), constant.data_ptr(), grad_x.data_ptr(), threads,
+    )  # fmt: skip
+    return grad_addend, grad_x, grad_weight, total
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:
@@ -103,11 +132,24 @@ def _pooled_sizes(x: Tensor) -> tuple[int, int, int, int]:
     return x.shape[2] // 2, x.shape[3] // 2, x.shape[1], x.shape[0]
 
 
-def _scale_and_shift(weight: Tensor, bias: Tensor, known: Moments, eps: float) -> tuple[Tensor, Tensor]:
-    """Batch norm as ``scale * x + shift``."""
-    mean, variance = known
-    scale = weight * (variance + eps).rsqrt()
-    return scale, bias - mean * scale
+def _scale_and_shift(weight: Tensor, bias: Tensor, known: Moments, eps: float) -> Tensor:
+    """Batch norm as ``scale * x + shift``: both in one tensor."""
+    line = torch.empty(2, len(weight), dtype=torch.float32, device="cpu")
+    arrays = [tensor.contiguous() for tensor in (weight, bias, *known)]
+    native().rewire_batch_norm_line(
+        *(tensor.data_ptr() for tensor in arrays), eps, len(weight), *(row.data_ptr() for row in line)
+    )
+    return line
+
+
+def _factors(
+    scale: Tensor, known: Moments, eps: float, sums: tuple[Tensor, Tensor], count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of the weight; the factor of x and the constant in the gradient of x."""
+    factors = torch.empty_like(scale), torch.empty_like(scale), torch.empty_like(scale)
+    given = (scale.data_ptr(), *(t.data_ptr() for t in known), eps, *(t.data_ptr() for t in sums), count, len(scale))
+    native().rewire_batch_norm_factors(*given, *(factor.data_ptr() for factor in factors))
+    return factors
 
 
 class _BatchNorm(torch.autograd.Function):

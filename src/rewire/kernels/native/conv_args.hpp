@@ -20,6 +20,7 @@ struct ForwardArgs {
 struct BackwardArgs {
     const ConvCsr &csr;  // the transpose
     const float *input, *grad_output, *values;  // values in CSR order
+    const float *addend; // is added to grad_input, which it may be; null: none
     float *grad_input;   // null: not needed
     float *grad_values;  // [WorkSplit::grad_buffers()][nnz] in CSR order; null: not needed
     int64_t batch;

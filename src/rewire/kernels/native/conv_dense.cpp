@@ -71,7 +71,7 @@ inline void multiply_block(const DenseConv &conv, const float *weights, const fl
 
 struct Output {
     float *data;
-    const float *bias;
+    const float *bias, *addend;  // null: none
     ClampRange range;
     bool relu, nontemporal;
 };
@@ -97,8 +97,11 @@ void multiply_tile(const DenseConv &conv, const float *weights, const float *inp
                 if (output.relu)
                     out[v] = clamp<Vec>(out[v], broadcast<Vec>(output.range.low), broadcast<Vec>(output.range.high));
             }
+            const int64_t at = output_offset(csr, y, x, batch) + row * batch + sample;
+            if (output.addend)
+                UNROLL for (int v = 0; v < VECTORS; v++) out[v] += load<Vec>(output.addend + at + v * LANES);
             if (moments) moments->add<Vec, VECTORS>(row, out, overlap);
-            float *to = output.data + output_offset(csr, y, x, batch) + row * batch + sample;
+            float *to = output.data + at;
             store_tile<Vec, VECTORS>(to, out, overlap, output.nontemporal);
         }
     }
@@ -139,7 +142,7 @@ EXPORT void rewire_conv_dense_forward(const LayerShape *shape, const ConvCsr *fo
     char *moments = mean ? moment_memory.take<char>(bytes) : nullptr;
     if (moments) std::memset(moments, 0, size_t(bytes));
     const bool nontemporal = use_nontemporal(output, int64_t(csr.y.size) * csr.x.size * csr.out_channels * batch, batch);
-    const Output result{output, bias, ClampRange(relu, limit), relu != 0, nontemporal};
+    const Output result{output, bias, nullptr, ClampRange(relu, limit), relu != 0, nontemporal};
     multiply(conv, weights, input, result, moments, batch, threads);
     if (mean) ChannelMoments::finish(moments, csr.out_channels, threads, mean, variance);
 }
@@ -150,7 +153,8 @@ EXPORT void rewire_conv_dense_backward(const LayerShape *shape, const ConvCsr *f
                                        const int32_t *tap_offset, const int32_t *tap_rank,
                                        const int32_t *backward_tap_offset, const void *positions, int is_int64,
                                        const float *input, const float *grad_output, const float *values,
-                                       float *grad_input, float *grad_values, int64_t batch, int threads) {
+                                       const float *addend, float *grad_input, float *grad_values, int64_t batch,
+                                       int threads) {
     const Positions nonzeros{positions, is_int64 != 0, *shape, forward->nnz};
     if (grad_input) {
         const ConvCsr &csr = *backward;
@@ -158,7 +162,8 @@ EXPORT void rewire_conv_dense_backward(const LayerShape *shape, const ConvCsr *f
         for (int32_t tap = 0; tap < csr.taps; tap++) sorted_offset[tap_rank[tap]] = backward_tap_offset[tap];
         const DenseConv conv{csr, sorted_offset.data()};
         const int64_t size = int64_t(csr.y.size) * csr.x.size * csr.out_channels * batch;
-        const Output result{grad_input, nullptr, ClampRange(0, 0.f), false, use_nontemporal(grad_input, size, batch)};
+        const bool nontemporal = use_nontemporal(grad_input, size, batch);
+        const Output result{grad_input, nullptr, addend, ClampRange(0, 0.f), false, nontemporal};
         const float *weights = write_weights(conv, nonzeros, values, true, tap_rank);
         multiply(conv, weights, grad_output, result, nullptr, batch, threads);
     }

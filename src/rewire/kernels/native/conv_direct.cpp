@@ -60,8 +60,9 @@ inline void backward_tile(const BackwardArgs &args, float *grad_values, int32_t 
         if (prefetcher) prefetcher->prefetch_share(csr, row, args.batch);
         Vec sum[VECTORS], input[VECTORS];
         float *out_row = args.grad_input + pixel + row * args.batch;
+        const float *start = block ? out_row : args.addend ? args.addend + pixel + row * args.batch : nullptr;
         UNROLL for (int v = 0; v < VECTORS; v++) {
-            if constexpr (GRAD_INPUT) sum[v] = block ? load<Vec>(out_row + v * LANES) : Vec{};
+            if constexpr (GRAD_INPUT) sum[v] = start ? load<Vec>(start + v * LANES) : Vec{};
             if constexpr (GRAD_VALUES) input[v] = load<Vec>(args.input + pixel + row * args.batch + v * LANES);
         }
         if constexpr (GRAD_VALUES && !std::is_same_v<Vec, float>) {

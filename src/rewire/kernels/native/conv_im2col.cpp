@@ -108,9 +108,12 @@ __attribute__((noinline)) void backward_tile(const BackwardArgs &args, const Til
             Vector sum[PIXELS][VECTORS], input[PIXELS][VECTORS];
             float *saved = job.saved_sums(i, row);
             const float *in_row = args.input + first_pixel + row * args.batch;
+            const float *start = args.addend && !job.block ? args.addend + first_pixel + row * args.batch : nullptr;
             UNROLL for (int p = 0; p < PIXELS; p++) UNROLL for (int v = 0; v < VECTORS; v++) {
-                if constexpr (GRAD_INPUT)
+                if constexpr (GRAD_INPUT) {
                     sum[p][v] = job.block ? load<Vector>(saved + (p * VECTORS + v) * WIDTH) : Vector{};
+                    if (start && p < position.x.count) sum[p][v] = load<Vector>(start + p * pixel_stride + v * WIDTH);
+                }
                 if constexpr (GRAD_VALUES)
                     input[p][v] = p < position.x.count ? load<Vector>(in_row + p * pixel_stride + v * WIDTH) : Vector{};
             }

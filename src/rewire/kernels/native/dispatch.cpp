@@ -55,9 +55,10 @@ EXPORT void rewire_conv_forward(const LayerShape *shape, const ForwardCsr *forwa
 }
 REGISTER(rewire_conv_forward);
 
-// The gradients of the input and of the values; either may be null. `conv` is the transpose.
+// The gradients of the input and of the values; either may be null. `conv` is the transpose. `addend`, unless it is null, is
+// added to the gradient of the input; both may be the same array.
 EXPORT void rewire_conv_backward(const ConvCsr *conv, const float *input, const float *grad_output, const float *values,
-                                 float *grad_input, float *grad_values, int64_t batch, int threads) {
+                                 const float *addend, float *grad_input, float *grad_values, int64_t batch, int threads) {
     const ConvCsr &csr = *conv;
     const int64_t pixels = int64_t(csr.y.size) * csr.x.size;
     std::optional<Im2colTiling> tiling;
@@ -71,7 +72,8 @@ EXPORT void rewire_conv_backward(const ConvCsr *conv, const float *input, const 
         for (int buffer = 0; buffer < count; buffer++) buffers[k + buffer * csr.nnz] = 0.f;
     }
     const bool nontemporal = grad_input && use_nontemporal(grad_input, pixels * csr.out_channels * batch, batch);
-    const BackwardArgs args{csr, input, grad_output, sorted, grad_input, grad_values ? buffers : nullptr, batch, nontemporal};
+    const BackwardArgs args{csr,    input,      grad_output, sorted, addend, grad_input, grad_values ? buffers : nullptr,
+                            batch,  nontemporal};
     tiling ? im2col_backward(args, *tiling, split) : direct_backward(args, split);
     if (!grad_values) return;
 #pragma omp parallel for num_threads(split.threads) schedule(static)

@@ -1,8 +1,9 @@
-// Runs a network on one sample in one call: the threads stay together from the first step to the last.
+// Runs a network on one sample, or on a few, in one call: the threads stay together from the first step to the last.
 #include "sample_program.hpp"
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "csr_build.hpp"
@@ -49,15 +50,27 @@ EXPORT void rewire_sample_build_csr(const LayerShape *shape, const void *positio
 }
 REGISTER(rewire_sample_build_csr);
 
-EXPORT void rewire_sample_run(const Step *steps, int32_t count, const float *input, float *output, float *own, int threads) {
-    const ProgramMemory memory{input, output, own};
+// Runs the program on `samples` inputs, one behind the other. `workers` samples run at once, each on a thread of its own with
+// its own part of the memory, as long as there are that many left; every step of the others is split over all threads. Neither
+// changes a sum. `own`: `workers` times `own_size` floats, all zero at first.
+EXPORT void rewire_sample_run(const Step *steps, int32_t count, int64_t samples, const float *input, int64_t input_size,
+                              float *output, int64_t output_size, float *own, int64_t own_size, int workers, int threads) {
+    const auto memory_of = [=](int64_t sample, int worker) {
+        return ProgramMemory{input + sample * input_size, output + sample * output_size, own + worker * own_size};
+    };
 #pragma omp parallel num_threads(threads)
     {
         const ThreadShare share{omp_get_thread_num(), omp_get_num_threads()};
-        for (int32_t i = 0; i < count; i++) {
-            run_step(steps[i], memory, share);
+        const int together = std::min(workers, share.threads);
+        const int64_t alone = together > 1 ? samples - samples % together : 0;  // samples that run on one thread each
+        for (int64_t sample = share.thread; share.thread < together && sample < alone; sample += together)
+            for (int32_t i = 0; i < count; i++) run_step(steps[i], memory_of(sample, share.thread), ThreadShare{0, 1});
 #pragma omp barrier
-        }
+        for (int64_t sample = alone; sample < samples; sample++)
+            for (int32_t i = 0; i < count; i++) {
+                run_step(steps[i], memory_of(sample, 0), share);
+#pragma omp barrier
+            }
     }
 }
 REGISTER(rewire_sample_run);

@@ -1,4 +1,4 @@
-"""A network, or a single layer, as a list of steps on one sample that run in one native call."""
+"""A network, or a single layer, as a list of steps on one sample; one native call runs them on one or a few samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class Program:
         self.steps = list(steps)
         self.size = _place_activations(self.steps)
         self.native = (structures.Step * len(steps))(*(step.native() for step in steps))
-        self.uses_threads = sum(step.work for step in steps) >= SAMPLE_THREADS_PRODUCTS
+        self.work = sum(step.work for step in steps)
 
     @property
     def nbytes(self) -> int:
@@ -27,15 +27,19 @@ class Program:
         arrays = [array for step in self.steps for array in (step.row_ptr, step.col_idx)]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
-    def run(self, library: Any, x: Tensor, y: Tensor, memory: Tensor, steps: Any = None) -> None:
-        """From ``x`` to ``y``, both contiguous.
+    def run(self, library: Any, x: Tensor, y: Tensor, memory: Tensor, steps: Any = None, workers: int = 1) -> None:
+        """From the samples ``x`` to ``y``, both contiguous; each sample gets the result that it gets alone.
 
-        ``memory``: ``size`` floats for the activations, zeros at first unless there is just one layer. ``steps``: to be
-        run instead of ``native``.
+        ``workers``: samples that run at once, on one thread each; all threads share the steps of the samples that are
+        left over. ``memory``: ``workers * size`` floats for the activations, zeros at first unless there is just one
+        layer. ``steps``: to be run instead of ``native``.
         """
-        steps = self.native if steps is None else steps
-        threads = thread_count() if self.uses_threads else 1
-        library.rewire_sample_run(steps, len(steps), x.data_ptr(), y.data_ptr(), memory.data_ptr(), threads)
+        steps, samples = self.native if steps is None else steps, len(x)
+        threads = thread_count() if samples * self.work >= SAMPLE_THREADS_PRODUCTS else 1
+        library.rewire_sample_run(
+            steps, len(steps), samples, x.data_ptr(), x.numel() // samples, y.data_ptr(), y.numel() // samples,
+            memory.data_ptr(), self.size, workers, threads,
+        )  # fmt: skip
 
 
 def _place_activations(steps: Sequence[Step]) -> int:

@@ -28,15 +28,16 @@ class Estimate:
         self.runs, self.workers = list(runs), workers
         self._seconds: dict[tuple[object, ...], list[float]] = defaultdict(list)
         self._setups: list[float] = []
+        self._first_setups: list[float] = []
         self._ends: list[float] = []
 
     def add_epoch(self, run: Run, seconds: float) -> None:
         """An epoch of a run took this long."""
         self._seconds[_kind(run)].append(seconds)
 
-    def add_setup(self, seconds: float) -> None:
-        """Count the seconds from the start of a run to its first epoch."""
-        self._setups.append(seconds)
+    def add_setup(self, seconds: float, *, first: bool = False) -> None:
+        """Count the seconds from the start of a run to its first epoch; ``first``: its worker had just started."""
+        (self._first_setups if first else self._setups).append(seconds)
 
     def add_end(self, seconds: float) -> None:
         """Count the seconds from the last epoch of a run to its end."""
@@ -49,7 +50,10 @@ class Estimate:
         """
         if not self._seconds:
             return None
-        setup, end = (fmean(seconds) if seconds else 0.0 for seconds in (self._setups, self._ends))
+        # Of the first setups a part is paid once, for imports and caches. Half is within a factor of two if a quarter
+        # recurs, and if all does.
+        setups = self._setups or [seconds / 2 for seconds in self._first_setups]
+        setup, end = (fmean(seconds) if seconds else 0.0 for seconds in (setups, self._ends))
         cost = {run.id: (run.epochs - epochs[run.id]) * self.epoch(run) + end for run in self.runs}
         begun = {run.id for run in running}
         free = [cost[run.id] for run in running][: self.workers]

@@ -28,8 +28,9 @@ def name_series(artist: Artist, series: str) -> None:
 
 def describe_points(line: Line2D, series: str, texts: Sequence[str]) -> None:
     """Give each point of a curve its text, and the curve the name of its series."""
-    if len(texts) != len(line.get_xdata()):
-        raise ValueError(f"{len(texts)} texts for {len(line.get_xdata())} points of {series}: each needs one")
+    points = len(line.get_xydata())
+    if len(texts) != points:
+        raise ValueError(f"{len(texts)} texts for {points} points of {series}: each needs one")
     name_series(line, series)
     _TEXTS[line] = list(texts)
 

@@ -42,5 +42,5 @@ def _row(name: str, topologies: Topologies) -> str:
 def _data_url(image: NDArray[np.float64]) -> str:
     """A PNG inside the page."""
     buffer = io.BytesIO()
-    matplotlib.image.imsave(buffer, image, vmin=0, vmax=1, cmap=MASK, format="png", metadata={"Software": None})
+    matplotlib.image.imsave(buffer, image, vmin=0, vmax=1, cmap=MASK, format="png")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

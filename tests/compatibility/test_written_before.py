@@ -169,6 +169,7 @@ def run_files(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for one in (result, *lines):
         del one["seconds"]
+        one.pop("cpu_seconds", None)  # written since
     del result["environment"]
     return {"result": result, "metrics": lines, "topology": load_file(folder / "topology.safetensors")}
 

@@ -8,7 +8,19 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from tests.distributed.ranks import run
-from tests.distributed.training import EVERY, batch, make, network, optimize, same, seen, sparse, step, train
+from tests.distributed.training import (
+    EVERY,
+    FOR_SHARDS,
+    batch,
+    make,
+    network,
+    optimize,
+    same,
+    seen,
+    sparse,
+    step,
+    train,
+)
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -136,7 +148,7 @@ def test_four_ranks(tmp_path):
 def sent():
     """The bytes of one rewiring of every method, measured."""
     measured = {}
-    for name in rewire.METHODS:
+    for name in FOR_SHARDS:
         model, optimizer, rewirer = sparse(name, "fsdp")
         every = 1 if name == "deepr" else EVERY
         for number in range(every - 1):
@@ -313,7 +325,7 @@ def test_what_travels_and_what_is_refused(tmp_path):
         assert "is laid out as (Replicate(),)" in copied
         assert "4 is sharded and 1 is not: call fully_shard on the whole model too" in partly
         assert "was sharded after sparsify: call fully_shard first" in too_late
-        assert "store='packed' does not work with DDP or FSDP" in packed
+        assert "store='packed' resizes weights, which DDP and FSDP cannot follow" in packed
         assert "do not agree on the seed: rank 0 has 0, rank 1 has 1" in seeds
         assert "1 has no memory yet: call model.to_empty" in without_memory
         assert "use its successor, torch.distributed.fsdp.fully_shard" in flattened

@@ -13,6 +13,11 @@ import rewire
 
 STEPS, EVERY = 4, 2
 
+_EXAMPLES = {name: entry.example() for name, entry in rewire.METHODS.items()}
+# Methods that take every layer, and of those the ones that need no whole layer on one rank; others refuse.
+FOR_CONVOLUTIONS = [name for name, one in _EXAMPLES.items() if not hasattr(one.grow, "refuse")]
+FOR_SHARDS = [name for name in FOR_CONVOLUTIONS if _EXAMPLES[name].constraint is None]
+
 
 def network(dtype=torch.float64):
     """Layers whose rows divide evenly by no number of ranks; one has fewer rows than there are ranks."""

@@ -54,7 +54,9 @@ class Recorder:
         def noted_data_ptr(tensor):
             storage = tensor.untyped_storage()
             address = data_ptr(tensor)
-            self.sizes[address] = storage.nbytes() - (address - storage.data_ptr())
+            # A row of a matrix is a block of its own; anything else may be read to the end of its memory.
+            row = tensor.dim() == 1 and tensor.is_contiguous()
+            self.sizes[address] = tensor.nbytes if row else storage.nbytes() - (address - storage.data_ptr())
             return address
 
         def noted_keep(plan, array):

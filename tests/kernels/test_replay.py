@@ -11,7 +11,10 @@ import pytest
 import torch
 from tests.kernels.cases import compare, draw, through_torch
 from tests.kernels.recording import Recorder, differences
+from tests.nn.test_blocks import Basic
+from torch import nn
 
+import rewire
 from rewire.kernels import build, library
 from rewire.kernels.batch import norm, pooling, relu
 from rewire.kernels.batch.winograd import WinogradGradient
@@ -55,6 +58,14 @@ def dense_gradient(geometry):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+def packed_modules():
+    """Kernels that modules call: a residual block as one node, a linear layer on sequences."""
+    model = nn.Sequential(Basic(), nn.Flatten(), nn.Unflatten(1, (5, 36)), nn.Linear(36, 8), nn.GELU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rewire.sparsify(model, optimizer, rewire.static(density=0.5), store="packed")
+    model(torch.randn(4, 6, 6, 5)).sum().backward()
+
+
 @pytest.fixture(scope="module")
 def calls():
     """Calls of every entry point that computes, by the portable library of this machine; each is right here."""
@@ -75,6 +86,7 @@ def calls():
                 y.backward(torch.randn_like(y))
             one_sample(recorder, GEOMETRIES[1][0], (6, 5))
             dense_gradient(GEOMETRIES[1][0])
+            packed_modules()
     return recorder.calls
 
 

@@ -16,13 +16,13 @@ class WriteWatch:
     """
 
     def __init__(self) -> None:
-        self._version: tuple[int, int] | None = None
+        self._own_write: tuple[int, int] | None = None
         self._position: tuple[int, ...] | None = None  # of the witness
         self._witness: tuple[Tensor, int] | None = None  # one inactive weight, and the address of the whole tensor
 
     def remember(self, weight: Tensor) -> None:
         """The store or the optimizer has just written to the weight, as it may."""
-        self._version = version(weight)
+        self._own_write = version(weight)
 
     def choose_witness(self, weight: Tensor, mask: Tensor, dropped: Tensor | None) -> None:
         """The mask is new. ``dropped``: flat positions that have just lost their weight.
@@ -45,7 +45,7 @@ class WriteWatch:
 
     def was_written(self, weight: Tensor) -> bool:
         """Whether anyone else wrote to the weight, as far as it can be seen."""
-        if self._version != version(weight):
+        if self._own_write != version(weight):
             return True
         if self._witness is None:
             return False

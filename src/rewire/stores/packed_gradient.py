@@ -60,7 +60,7 @@ class PackedGradient:
         return self._parameter.grad is None or not bool(self._parameter.grad.any())
 
     def is_finite(self) -> bool:
-        """Whether the gradients of weights and outputs are, and the inputs that they multiply, on every rank."""
+        """Whether the inputs and the gradients of weights and outputs are, on every rank."""
         record = self._module.backward_record
         seen = [] if record is None else [one for pair in record.pairs for one in pair] + record.dense_gradients
         grad = self._parameter.grad

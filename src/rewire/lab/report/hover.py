@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -28,7 +29,7 @@ def name_series(artist: Artist, series: str) -> None:
 
 def describe_points(line: Line2D, series: str, texts: Sequence[str]) -> None:
     """Give each point of a curve its text, and the curve the name of its series."""
-    points = len(line.get_xydata())
+    points = len(np.asarray(line.get_xydata()))
     if len(texts) != points:
         raise ValueError(f"{len(texts)} texts for {points} points of {series}: each needs one")
     name_series(line, series)

@@ -119,4 +119,5 @@ def losses_around_rewirings(record: Record) -> NDArray[np.float64] | None:
     windows = [losses[step - AROUND : step + AROUND] for step in steps]
     if not windows:
         return None
-    return np.stack([window - window[:AROUND].mean() for window in windows]).mean(axis=0)
+    mean: NDArray[np.float64] = np.stack([window - window[:AROUND].mean() for window in windows]).mean(axis=0)
+    return mean

@@ -23,7 +23,7 @@ TRAIN, TEST = 16_384, 2_048
 def characters(text: str) -> NDArray[np.uint8]:
     r"""The number of each character: newline 0, printable ASCII 1 to 95, anything else 96.
 
-    >>> characters("A\\n~é").tolist()
+    >>> characters("A\n~é").tolist()
     [34, 0, 95, 96]
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.int64)

@@ -11,10 +11,10 @@ SEEDS = range(5)
 @register("field", tables="table1")
 def field() -> list[Run]:
     """All methods at 97 and 99 %, from an ERK start, on both networks of the digits."""
-    networks = NETWORKS["demo"]
+    networks = linear, _ = NETWORKS["demo"]
     runs = dense(networks, SEEDS)
     for network in networks:
-        names = [name for name in METHODS if network.model == "mlp" or not _is_for_some_layers(name)]
+        names = [name for name in METHODS if network is linear or not _is_for_some_layers(name)]
         runs += sparse([network], methods(*names), SEEDS, sparsities=(0.97, 0.99), starts=("erk",))
     return runs
 

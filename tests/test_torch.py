@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -235,3 +236,23 @@ def test_a_function_is_called_at_the_end_of_the_backward_pass():
     parameter.register_post_accumulate_grad_hook(hook)
     ((last * 2).sin() * parameter).sum().backward()
     assert calls == ["hook", ("end", True)]
+
+
+def test_inner_calls_of_a_function_reach_a_subclass():
+    """multi_head_attention_forward asks ``has_torch_function`` first and would hand over as a whole."""
+    seen = []
+
+    class Noisy(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x, weight = torch.randn(5, 1, 4), torch.randn(12, 4).as_subclass(Noisy)
+    arguments = (x, x, x, 4, 2, weight, None, None, None, False, 0.0, torch.eye(4), None)
+    expected = F.multi_head_attention_forward(*arguments)[0]
+    assert seen[0] is F.multi_head_attention_forward
+    seen.clear()
+    assert torch.equal(_torch.handing_over_inner_calls(F.multi_head_attention_forward)(*arguments)[0], expected)
+    assert F.linear in seen
+    assert F.multi_head_attention_forward not in seen

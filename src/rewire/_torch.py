@@ -1,6 +1,7 @@
 """Every use of a private name of torch; ``tests/test_torch.py`` notices if torch changes one of them."""
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -96,6 +97,15 @@ FORWARD_METHODS = ("forward", "_conv_forward")
 def without_torch_function() -> Any:
     """A context in which tensor subclasses are plain tensors: their ``__torch_function__`` is not called."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+def handing_over_inner_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function of ``torch.nn.functional`` that calls ``__torch_function__`` for its inner calls only."""
+    assert isinstance(function, FunctionType)
+    names = function.__globals__ | {"has_torch_function": lambda _tensors: False}
+    inner = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    inner.__kwdefaults__ = function.__kwdefaults__
+    return inner
 
 
 def running_backward_pass() -> int:

@@ -1,4 +1,4 @@
-"""Packed layers in transformers: sequences, activation functions behind a layer, autocast, models of Transformers."""
+"""Packed linear layers of sequences: activation functions behind a layer, autocast, rewirings."""
 
 import copy
 
@@ -6,70 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from tests.nn.both_stores import both_stores, gradients, packed_layers, plan_kinds, same_gradients
 from torch import nn
 
 import rewire
 from rewire.kernels import library
 from rewire.kernels.batch.linear_plan import LinearPlan
 from rewire.kernels.batch.plan import Plan
-from rewire.kernels.plan_cache import _PLANS
-from rewire.nn.packed import Packed, PackedInputsFirst, pack_module
+from rewire.nn.packed import pack_module
 
-pytestmark = [
-    pytest.mark.skipif(not library.available(), reason="the native kernels are not built"),
-    pytest.mark.filterwarnings("ignore"),  # of Transformers, about its own calls of torch
-]
-
-
-def both_stores(model, method=None, **options):
-    """The same model and topology in the masked and in the packed store, with their rewirers."""
-    models, rewirers = {}, {}
-    for store in ("masked", "packed"):
-        models[store] = copy.deepcopy(model)
-        optimizer = torch.optim.AdamW(models[store].parameters(), lr=1e-3)
-        torch.manual_seed(0)
-        rewirers[store] = rewire.sparsify(
-            models[store], optimizer, method or rewire.static(density=0.3), store=store, seed=0, **options
-        )
-    return models, rewirers
-
-
-def plan_kinds(layer):
-    """Which kinds of index tables a packed layer has: token-major or batch-innermost ones."""
-    _, plans = _PLANS.get(layer.weight_positions, (0, {}))
-    return {key[0] for key in plans}
-
-
-def packed_layers(model):
-    return {name: module for name, module in model.named_modules() if isinstance(module, Packed)}
-
-
-def gradients(model):
-    """Of all parameters, as dense tensors."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        module = model.get_submodule(name.rpartition(".")[0])
-        if isinstance(module, Packed) and name.endswith("weight"):
-            found[name] = torch.zeros(module.dense_shape).flatten()
-            found[name] = found[name].to(parameter).index_put((module.weight_positions.long(),), parameter.grad)
-            found[name] = found[name].view(module.dense_shape)
-        else:
-            mask = dict(module.named_buffers(recurse=False)).get(f"{name.rpartition('.')[2]}_mask")
-            found[name] = parameter.grad if mask is None or parameter.grad is None else parameter.grad * mask
-    return found
-
-
-def same_gradients(models, tolerance):
-    masked, packed = gradients(models["masked"]), gradients(models["packed"])
-    assert masked.keys() == packed.keys()
-    for name, grad in masked.items():
-        if grad is None:
-            assert packed[name] is None
-            continue
-        scale = max(float(grad.abs().max()), 1e-3)
-        torch.testing.assert_close(
-            packed[name], grad, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}"
-        )
+pytestmark = pytest.mark.skipif(not library.available(), reason="the native kernels are not built")
 
 
 class Block(nn.Module):
@@ -105,6 +51,8 @@ def test_sequences_are_read_as_they_are_and_batches_of_vectors_stay_batch_innerm
     y = layer(torch.randn(2, 5, 8))
     assert plan_kinds(layer) == {Plan, LinearPlan}
     assert y.is_contiguous()
+    assert layer.double()(torch.randn(2, 5, 8, dtype=torch.float64)).is_contiguous()
+    layer.float()
     assert layer(torch.randn(2, 0, 8)).shape == (2, 0, 6)
     assert layer(torch.randn(8)).shape == (6,)
 
@@ -212,103 +160,3 @@ def test_rewirings_of_sequences_make_the_same_edits_as_masked(build):
     assert torch.equal(rewirers["packed"].layers[0].active(), rewirers["masked"].layers[0].active())
     dense = {store: rewire.to_dense(model)[0].weight for store, model in models.items()}
     torch.testing.assert_close(dense["packed"], dense["masked"])
-
-
-# ---- models of torch and of Transformers
-
-
-def vit():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
-    return transformers.ViTForImageClassification(config), {"pixel_values": torch.randn(2, 3, 8, 8)}
-
-
-def words():
-    return torch.randint(30, (2, 9), generator=torch.Generator().manual_seed(0))
-
-
-def bert():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = transformers.BertConfig(**sizes, vocab_size=30, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
-    return transformers.BertForSequenceClassification(config), {"input_ids": words()}
-
-
-def gpt2():
-    dropout = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-    config = transformers.GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=16, **dropout)
-    return transformers.GPT2LMHeadModel(config), {"input_ids": words(), "labels": words()}
-
-
-def llama():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
-    config = transformers.LlamaConfig(**sizes, vocab_size=30, num_key_value_heads=1, max_position_embeddings=16)
-    return transformers.LlamaForCausalLM(config), {"input_ids": words(), "labels": words()}
-
-
-@pytest.mark.parametrize("build", [vit, bert, gpt2, llama])
-def test_models_of_transformers_run_packed(build):
-    torch.manual_seed(0)
-    model, inputs = build()
-    models, rewirers = both_stores(model)
-    packed = packed_layers(models["packed"])
-    blocks = [name for name in packed if any(part.isdigit() for part in name.split("."))]
-    assert len(blocks) >= 2 * 4, f"packed are only {list(packed)}; {rewirers['packed'].store.notes}"
-    outputs = {store: one(**inputs) for store, one in models.items()}
-    for output in outputs.values():
-        (output.logits.square().mean() if output.loss is None else output.loss).backward()
-    torch.testing.assert_close(outputs["packed"].logits, outputs["masked"].logits, rtol=1e-4, atol=1e-5)
-    same_gradients(models, 1e-3)
-    assert all(LinearPlan in {base for kind in plan_kinds(packed[name]) for base in kind.__mro__} for name in blocks)
-    for one in models.values():
-        one.eval()
-    with torch.no_grad():
-        results = [models[store](**inputs).logits for store in ("packed", "masked")]
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-
-
-def test_conv1d_of_gpt2_is_packed_saved_and_restored():
-    torch.manual_seed(0)
-    layer = transformers.pytorch_utils.Conv1D(14, 10)
-    models, rewirers = both_stores(nn.Sequential(layer))
-    packed, masked = models["packed"], models["masked"]
-    assert isinstance(packed[0], PackedInputsFirst)
-    for x in (torch.randn(5, 10), torch.randn(2, 3, 10), torch.randn(1, 10)):
-        torch.testing.assert_close(packed(x), masked(x))
-    torch.testing.assert_close(copy.deepcopy(packed)(x), packed(x))
-    fresh = both_stores(nn.Sequential(transformers.pytorch_utils.Conv1D(14, 10)))[0]["packed"]
-    fresh.load_state_dict(packed.state_dict())
-    assert torch.equal(fresh(x), packed(x))
-    assert rewire.to_dense(packed)[0].weight.shape == (10, 14)
-    torch.testing.assert_close(rewire.to_dense(packed)(x), masked(x))
-    rewirers["packed"].remove()
-    assert type(packed[0]) is transformers.pytorch_utils.Conv1D
-    torch.testing.assert_close(packed(x), masked(x))
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_attention_of_torch_computes_what_the_masked_one_does(need_weights):
-    torch.manual_seed(0)
-    models, _ = both_stores(nn.MultiheadAttention(16, 2, batch_first=True))
-    x = torch.randn(2, 5, 16)
-    outputs = {store: model(x, x, x, need_weights=need_weights)[0] for store, model in models.items()}
-    torch.testing.assert_close(outputs["packed"], outputs["masked"])
-    for output in outputs.values():
-        output.square().sum().backward()
-    same_gradients(models, 1e-4)
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_encoder_layers_of_torch_train_and_evaluate(activation):
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0, activation=activation, batch_first=True)
-    models, _ = both_stores(nn.TransformerEncoder(layer, 2))
-    assert {"layers.0.linear1", "layers.1.linear2"} <= packed_layers(models["packed"]).keys()
-    x = torch.randn(2, 5, 16)
-    outputs = {store: model(x) for store, model in models.items()}
-    torch.testing.assert_close(outputs["packed"], outputs["masked"])
-    for output in outputs.values():
-        output.square().sum().backward()
-    same_gradients(models, 1e-3)
-    with torch.no_grad():
-        results = [models[store].eval()(x) for store in ("packed", "masked")]
-    torch.testing.assert_close(*results)

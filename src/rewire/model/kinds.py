@@ -75,7 +75,7 @@ def weights_of(module: nn.Module) -> Layouts:
 
 def dense_shape(module: nn.Module, parameter: Tensor) -> torch.Size:
     """The shape of a parameter; of a packed weight, which is a list of values, the shape that it has when dense."""
-    is_weight = parameters_of(module).get("weight") is parameter
+    is_weight = parameters_of(module).get(getattr(module, "weight_name", "weight")) is parameter
     return torch.Size(getattr(module, "dense_shape", parameter.shape) if is_weight else parameter.shape)
 
 

@@ -15,6 +15,7 @@ from rewire._torch import buffers_of, parameters_of
 from rewire.core.state_names import MASK as MASK
 from rewire.core.state_names import MASK_SUFFIX as MASK_SUFFIX
 from rewire.core.state_names import POSITIONS as POSITIONS
+from rewire.core.state_names import POSITIONS_SUFFIX as POSITIONS_SUFFIX
 
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
@@ -26,6 +27,37 @@ def mask_name(parameter: str) -> str:
     'encoder.in_proj_weight_mask'
     """
     return parameter + MASK_SUFFIX
+
+
+def positions_name(parameter: str) -> str:
+    """The name of the positions of a packed parameter.
+
+    >>> positions_name("encoder.in_proj_weight")
+    'encoder.in_proj_weight_positions'
+    """
+    return parameter + POSITIONS_SUFFIX
+
+
+def packed_in(state: Mapping[str, Tensor]) -> list[str]:
+    """The names of the packed weights of a ``state_dict``: vectors with a vector of as many integer positions.
+
+    >>> packed_in({"a.weight": torch.ones(2), "a.weight_positions": torch.tensor([3, 7]), "n_positions": torch.ones(2)})
+    ['a.weight']
+    """
+    return [name for name, values in state.items() if _has_positions(values, state.get(positions_name(name)))]
+
+
+def _has_positions(values: Tensor, positions: Tensor | None) -> bool:
+    if positions is None or positions.dtype not in (torch.int32, torch.int64):
+        return False
+    return positions.dim() == 1 and positions.shape == values.shape
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Whether a weight of a module is packed."""
+    parameters, buffers = parameters_of(module), buffers_of(module)
+    tensors = {name: one for name, one in (parameters | buffers).items() if one is not None}
+    return POSITIONS in buffers or bool(packed_in(tensors))
 
 
 def masks_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,7 +79,7 @@ def masks_of(module: nn.Module) -> dict[str, Tensor]:
 
 def is_sparse(module: nn.Module) -> bool:
     """Whether a module has a masked weight, or a packed one."""
-    return POSITIONS in buffers_of(module) or bool(masks_of(module))
+    return is_packed(module) or bool(masks_of(module))
 
 
 def holds_topology(state: Mapping[str, Tensor]) -> bool:
@@ -58,6 +90,7 @@ def holds_topology(state: Mapping[str, Tensor]) -> bool:
 def topology_names(state: Mapping[str, Tensor]) -> set[str]:
     """The names of masks and positions in a ``state_dict``."""
     positions = {name for name in state if name.rpartition(".")[2] == POSITIONS}
+    positions |= {positions_name(weight) for weight in packed_in(state)}
     return {mask_name(weight) for weight in masks_in(state)} | positions
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from rewire._torch import FORWARD_METHODS, parameters_of
@@ -29,10 +28,8 @@ def no_kernel_reason(module: nn.Module, weight: Tensor) -> str:
     if is_inputs_first(module):
         if not _forward_is_addmm(module):
             return f"no kernel for the forward of {type(module).__name__}"
-    elif not isinstance(module, PACKABLE):
+    elif not isinstance(module, PACKABLE) and type(module) is not nn.MultiheadAttention:
         return f"no kernel for {type(module).__name__}"
-    if isinstance(module, NonDynamicallyQuantizableLinear):
-        return "nn.MultiheadAttention reads its weight and does not call it"
     if weight.device.type not in ("cpu", "meta"):
         return f"no kernel for {weight.device.type}"
     if weight.dtype not in (torch.float32, torch.float64):
@@ -42,6 +39,11 @@ def no_kernel_reason(module: nn.Module, weight: Tensor) -> str:
     if isinstance(module, PACKABLE) and has_own_forward(type(module)) and not _forward_calls_kernel(module):
         return f"no kernel for the forward of {type(module).__name__}"
     return ""
+
+
+def packable_weight(module: nn.Module) -> str:
+    """The name of the parameter that can be packed, of a module whose type has a kernel."""
+    return "in_proj_weight" if isinstance(module, nn.MultiheadAttention) else "weight"
 
 
 def is_inputs_first(module: nn.Module) -> bool:
@@ -158,7 +160,7 @@ def is_kernel_call(call: fx.Node, weight: fx.Node, layer: nn.Module) -> bool:
 
 def is_call_of_layer(function: Any, arguments: dict[str, Any], layer: object) -> bool:
     """Whether a function is ``F.linear``, ``F.conv1d`` or ``F.conv2d`` with the stride, padding ... of the layer."""
-    if isinstance(layer, nn.Linear):
+    if isinstance(layer, (nn.Linear, nn.MultiheadAttention)):
         return function is F.linear
     if not isinstance(layer, PACKABLE):
         return False

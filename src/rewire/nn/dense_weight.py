@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rewire._torch import without_torch_function
+from rewire._torch import handing_over_inner_calls, without_torch_function
 from rewire.nn.coverage import call_arguments, is_call_of_layer
 from rewire.nn.tensor_functions import METADATA, function_name
 
@@ -24,6 +25,10 @@ class WeightOwner(Protocol):
     weight_positions: Tensor
     dense_shape: torch.Size
     dense_read_warned: bool
+
+    @property
+    def backward_record(self) -> object | None:
+        """What is recorded for a rewiring, if this step ranks gradients."""
 
     @property
     def weight_values(self) -> nn.Parameter:
@@ -46,15 +51,21 @@ class DenseWeight(Tensor):
 
     owner: WeightOwner
     kind: str
+    rows: slice | None  # outputs of the layer, if this is not the whole weight
 
     @staticmethod
-    def of(owner: WeightOwner, kind: str = "weight") -> "DenseWeight":
-        """``kind``: the ``"weight"`` of a layer, its ``"data"`` (without gradient), or its ``"grad"``."""
-        values = owner.weight_values
+    def of(owner: WeightOwner, kind: str = "weight", rows: slice | None = None) -> "DenseWeight":
+        """``kind``: the ``"weight"`` of a layer, its ``"data"`` (without gradient), or its ``"grad"``.
+
+        ``rows``: some of the outputs alone.
+        """
+        values, shape = owner.weight_values, owner.dense_shape
+        if rows is not None:
+            shape = torch.Size([rows.stop - rows.start, *shape[1:]])
         # One element stands for all: it has the shape and takes no memory. NaN, so that no mistake goes unnoticed.
-        placeholder = torch.full((), torch.nan, dtype=values.dtype, device=values.device).expand(owner.dense_shape)
+        placeholder = torch.full((), torch.nan, dtype=values.dtype, device=values.device).expand(shape)
         weight = placeholder.as_subclass(DenseWeight)
-        weight.owner, weight.kind = owner, kind
+        weight.owner, weight.kind, weight.rows = owner, kind, rows
         return weight
 
     @property
@@ -66,14 +77,24 @@ class DenseWeight(Tensor):
             return values.grad.detach()
         return values if self.kind == "weight" else values.detach()
 
+    def as_kind(self, kind: str) -> "DenseWeight":
+        """The same rows of another kind."""
+        return DenseWeight.of(self.owner, kind, self.rows)
+
     def write_out(self, reader: str) -> Tensor:
         """The dense weight; ``reader``: the name of the function that needs it, for the warning."""
-        owner, values = self.owner, self.nonzeros
-        dense = values.new_zeros(owner.dense_shape.numel()).scatter(0, owner.weight_positions.long(), values)
-        dense = dense.view(owner.dense_shape)
+        owner = self.owner
+        dense = _with_zeros(owner, self.nonzeros)
         if dense.requires_grad:
             dense.register_hook(lambda grad: _receive_gradient(owner, grad, reader))
-        return dense
+        return dense if self.rows is None else dense[self.rows]
+
+    def apply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The output of the layer with this weight; some rows of it are computed with all others."""
+        if self.rows is None:
+            return self.owner.apply_weight(x, self.nonzeros, bias)
+        y = self.owner.apply_weight(x, self.nonzeros, None)[..., self.rows]
+        return y.contiguous() if bias is None else y + bias
 
     @classmethod
     def __torch_function__(
@@ -98,12 +119,47 @@ class DenseWeight(Tensor):
                 f"{len(weight.nonzeros)} non-zero weights. Change the layer's weight_values (their flat positions are "
                 f"its weight_positions), or keep the layer masked: sparsify(..., keep_masked={layer!r})"
             )
+        if func is F.multi_head_attention_forward:
+            return _ATTENTION(*args, **kwargs)
+        if name in ("split", "chunk") and (parts := _row_parts(func, args, kwargs)):
+            return parts
         arguments = call_arguments(args, kwargs)
         x, bias = arguments.get("input"), arguments.get("bias")
         is_own_weight = arguments.get("weight") is weight and _first_weight([x, bias]) is None
         if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
-            return weight.owner.apply_weight(arguments["input"], weight.nonzeros, bias)
+            return weight.apply(arguments["input"], bias)
         return func(*_map(lambda one: one.write_out(name), args), **_map(lambda one: one.write_out(name), kwargs))
+
+
+def dense_weight(owner: WeightOwner) -> Tensor:
+    """The weight of a packed layer as code outside of it reads it; where torch compiles that code, with its zeros."""
+    if not torch.compiler.is_compiling():
+        return DenseWeight.of(owner)
+    dense = _with_zeros(owner, owner.weight_values)
+    if owner.backward_record is not None:
+        dense.register_hook(owner.record_dense_gradient)
+    return dense
+
+
+def _with_zeros(owner: WeightOwner, values: Tensor) -> Tensor:
+    zeros = values.new_zeros(owner.dense_shape.numel())
+    return zeros.scatter(0, owner.weight_positions.long(), values).view(owner.dense_shape)
+
+
+# Its inner calls of F.linear come back with the weights of the projections.
+_ATTENTION = handing_over_inner_calls(F.multi_head_attention_forward)
+
+
+def _row_parts(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[DenseWeight, ...]:
+    """The parts of ``weight.split(...)`` or ``weight.chunk(...)`` along the rows of a matrix; empty for other calls."""
+    weight = args[0] if args else None
+    if not isinstance(weight, DenseWeight) or weight.rows is not None or weight.dim() != 2:
+        return ()
+    if len(args) != 2 or kwargs.get("dim"):  # another dimension
+        return ()
+    with without_torch_function():
+        rows = func(torch.arange(len(weight)), args[1])
+    return tuple(DenseWeight.of(weight.owner, weight.kind, slice(int(one[0]), int(one[-1]) + 1)) for one in rows)
 
 
 _NOT_IN_PLACE = {"__invert__", "__index__", "__int__"}
@@ -156,7 +212,7 @@ def _receive_gradient(owner: WeightOwner, grad: Tensor, reader: str) -> None:
 _ANSWERS: dict[str, Callable[[DenseWeight], Any]] = {
     "requires_grad": lambda weight: weight.kind == "weight" and weight.nonzeros.requires_grad,
     "is_leaf": lambda weight: False,
-    "grad": lambda weight: None if weight.owner.weight_values.grad is None else DenseWeight.of(weight.owner, "grad"),
-    "data": lambda weight: DenseWeight.of(weight.owner, "data" if weight.kind == "weight" else weight.kind),
-    "detach": lambda weight: DenseWeight.of(weight.owner, "data" if weight.kind == "weight" else weight.kind),
+    "grad": lambda weight: None if weight.owner.weight_values.grad is None else weight.as_kind("grad"),
+    "data": lambda weight: weight.as_kind("data" if weight.kind == "weight" else weight.kind),
+    "detach": lambda weight: weight.as_kind("data" if weight.kind == "weight" else weight.kind),
 }

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from rewire._torch import remove_buffer
 from rewire.core.dense_ops import written_out
 from rewire.kernels.library import native
-from rewire.model.state_names import POSITIONS
+from rewire.model.state_names import positions_name
 from rewire.nn.coverage import extra_padding_of, geometry_of, has_own_forward, has_torch_base, torch_base
+from rewire.nn.packed_attention import PackedAttention
 from rewire.nn.packed_base import NO_RELU, Packed, position_dtype, resize, weight_parameter
 from rewire.nn.packed_linear import PackedInputsFirst, PackedLinear
 
@@ -21,6 +22,7 @@ __all__ = [
     "NO_RELU",
     "PACKED_MODULES",
     "Packed",
+    "PackedAttention",
     "PackedConv1d",
     "PackedConv2d",
     "PackedInputsFirst",
@@ -68,6 +70,7 @@ PACKED_MODULES: dict[type[nn.Module], type[Packed]] = {
     nn.Linear: PackedLinear,
     nn.Conv1d: PackedConv1d,
     nn.Conv2d: PackedConv2d,
+    nn.MultiheadAttention: PackedAttention,
 }
 
 
@@ -154,7 +157,7 @@ def _become_packed(module: nn.Module, shape: torch.Size, positions: Tensor, name
     module.dense_shape, module.geometry, module.extra_padding = shape, geometry, extra_padding
     module.backward_record = None
     module.layer_name = name or f"this {module.torch_class.__name__}"
-    module.register_buffer(POSITIONS, positions.to(position_dtype(geometry)))
+    module.register_buffer(positions_name(module.weight_name), positions.to(position_dtype(geometry)))
     return module
 
 
@@ -167,5 +170,5 @@ def unpack_module(module: Packed) -> None:
     for name in ("dense_shape", "geometry", "extra_padding", "backward_record", "layer_name"):
         delattr(module, name)
     module.__dict__.pop("dense_read_warned", None)
-    remove_buffer(module, POSITIONS)
+    remove_buffer(module, positions_name(module.weight_name))
     module.__class__ = module.torch_class  # type: ignore[assignment]

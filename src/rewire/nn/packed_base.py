@@ -17,9 +17,10 @@ from rewire.core.dense_ops import take, where_true
 from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.geometry import Geometry, Pair
-from rewire.model.state_names import MASK, POSITIONS
+from rewire.model.state_names import mask_name, positions_name
 from rewire.nn.backward_record import BackwardRecord
-from rewire.nn.dense_weight import DenseWeight
+from rewire.nn.coverage import packable_weight
+from rewire.nn.dense_weight import dense_weight
 
 NO_RELU = -1.0  # as a ``relu_limit``: no ReLU is applied. The limit of nn.ReLU is infinity, that of nn.ReLU6 is 6.
 
@@ -37,6 +38,7 @@ class Packed(nn.Module):
     torch_class: ClassVar[type[nn.Module]]  # what the layer was before it was packed
     calls_own_forward: ClassVar[bool] = False  # a subclass of a torch layer with a forward of its own
     inputs_first: ClassVar[bool] = False  # the weight has the shape (inputs, outputs)
+    weight_name: ClassVar[str] = "weight"  # of the parameter that is packed
     weight_positions: Tensor
     dense_shape: torch.Size
     geometry: Geometry
@@ -48,13 +50,13 @@ class Packed(nn.Module):
 
     @property
     def weight_values(self) -> nn.Parameter:
-        """The parameter ``weight``: one value for each non-zero."""
-        return parameters_of(self)["weight"]  # type: ignore[return-value]
+        """The packed parameter: one value for each non-zero."""
+        return parameters_of(self)[self.weight_name]  # type: ignore[return-value]
 
     @property
     def weight(self) -> Tensor:
         """The dense weight, read-only, as code outside of this layer expects it."""
-        return DenseWeight.of(self)
+        return dense_weight(self)
 
     @property
     def kernel_positions(self) -> Tensor:
@@ -113,18 +115,20 @@ class Packed(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + POSITIONS] = self.weight_positions.long()  # checkpoints hold 64-bit positions
+        positions = self.weight_positions.long()  # checkpoints hold 64-bit positions
+        destination[prefix + positions_name(self.weight_name)] = positions
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take on the topology of the checkpoint, packed or masked, whatever its number of weights."""
-        values, mask = state_dict.get(prefix + "weight"), state_dict.pop(prefix + MASK, None)
+        weight = prefix + self.weight_name
+        values, mask = state_dict.get(weight), state_dict.pop(mask_name(weight), None)
         if mask is not None and values is not None:
             positions = where_true(mask)
-            state_dict[prefix + POSITIONS] = positions
-            state_dict[prefix + "weight"] = values = take(values, positions)
-        loaded = state_dict.get(prefix + POSITIONS)
+            state_dict[positions_name(weight)] = positions
+            state_dict[weight] = values = take(values, positions)
+        loaded = state_dict.get(positions_name(weight))
         if values is not None and loaded is None and values.shape == self.dense_shape:  # of a dense model
-            state_dict[prefix + "weight"] = values = take(values, self.weight_positions.long())
+            state_dict[weight] = values = take(values, self.weight_positions.long())
         if values is not None and loaded is not None and len(values) != len(self.weight_values):
             resize(self.weight_values, torch.empty(len(values), dtype=self.weight_values.dtype))
         if loaded is not None and len(loaded) != len(self.weight_positions):
@@ -133,8 +137,8 @@ class Packed(nn.Module):
 
 
 def weight_parameter(layer: nn.Module) -> nn.Parameter:
-    """The parameter called ``weight``, dense or packed."""
-    weight = parameters_of(layer)["weight"]
+    """The parameter that is packed or can be, dense or packed: ``weight``, or the input projection of an attention."""
+    weight = parameters_of(layer)[packable_weight(layer)]
     assert weight is not None
     return weight
 

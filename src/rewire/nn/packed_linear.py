@@ -69,8 +69,9 @@ class TokenLinear(Packed):
         return x.reshape(-1, inputs, 1, 1)
 
     def from_images(self, y: Tensor, x: Tensor) -> Tensor:
-        """To (..., outputs)."""
-        return y.reshape(*x.shape[:-1], self.kernel_geometry.shape[0])
+        """To (..., outputs); sequences in the order of torch's own layer, because models call ``view`` on them."""
+        y = y.reshape(*x.shape[:-1], self.kernel_geometry.shape[0])
+        return y if x.dim() == 2 else y.contiguous()
 
 
 class PackedLinear(TokenLinear, nn.Linear):  # type: ignore[override]

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from rewire._torch import buffers_of
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import LayerSpec
 from rewire.core.method import Method, density_bounds
 from rewire.distributed.dtensor import is_sharded, local
 from rewire.model.select import SelectedWeight
-from rewire.model.state_names import POSITIONS, is_sparse
+from rewire.model.state_names import is_packed, is_sparse
 from rewire.parts.constrained_start import refuse_budget
 from rewire.stores.masked import MaskedStore
 from rewire.stores.optimizer.optimizers import Optimizers
@@ -54,7 +53,7 @@ def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizer
     for one in weights:
         if not is_sparse(one.module):
             continue
-        how = "is packed" if POSITIONS in buffers_of(one.module) else "has a mask"
+        how = "is packed" if is_packed(one.module) else "has a mask"
         raise ValueError(
             f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"

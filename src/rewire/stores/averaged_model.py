@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from rewire._torch import buffers_of, parameters_of, write_count
-from rewire.core.state_names import MASK_SUFFIX, POSITIONS
+from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 
 Seen = list[tuple[weakref.ref[Tensor], int]]  # tensors and their version counters
 
@@ -77,8 +77,8 @@ def topology_buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]
     """Masks and positions: the module, the name of the buffer, the buffer."""
     for module in model.modules():
         for name, buffer in buffers_of(module).items():
-            is_mask = name.endswith(MASK_SUFFIX) and name.removesuffix(MASK_SUFFIX) in parameters_of(module)
-            if buffer is not None and (is_mask or name == POSITIONS):
+            weight = name.removesuffix(MASK_SUFFIX).removesuffix(POSITIONS_SUFFIX)
+            if buffer is not None and weight != name and weight in parameters_of(module):
                 yield module, name, buffer
 
 

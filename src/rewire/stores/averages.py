@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from rewire.core.dense_ops import put
-from rewire.core.state_names import MASK_SUFFIX, POSITIONS
+from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 from rewire.core.topology import Edit
 from rewire.model.select import unwrap
 from rewire.stores.averaged_model import UpdateOfValues
@@ -128,8 +128,7 @@ def _register_tensors(
         key = keys.get(id(link.weight.parameter))
         topology = None
         if isinstance(key, str):
-            positions = key.removesuffix(link.weight.name) + POSITIONS
-            topology = positions if link.weight.mask is None else key + MASK_SUFFIX
+            topology = key + (POSITIONS_SUFFIX if link.weight.mask is None else MASK_SUFFIX)
         one = TensorAverage(average, key, topology if topology in average else None)
         if key is None or not one.fits(link.weight):
             raise ValueError(

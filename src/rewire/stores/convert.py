@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from rewire._torch import parameters_of
 from rewire.core.dense_ops import mask_of, take, where_true
 from rewire.model.select import unwrap
-from rewire.model.state_names import MASK, masks_of
-from rewire.nn.coverage import no_kernel_reason
+from rewire.model.state_names import mask_name, masks_of
+from rewire.nn.coverage import no_kernel_reason, packable_weight
 from rewire.nn.packed import Packed, pack_module, unpack_module
 from rewire.nn.replace import restore_torch_module, use_hwcn_module
 from rewire.stores.copies import unlink, unlinked
@@ -79,10 +79,11 @@ def unpack(model: nn.Module) -> None:
                     f"this {type(model).__name__} was packed for inference, its batch norm and ReLU are part of its "
                     "layers now: use the model that it was made from"
                 )
-            mask = mask_in(module, "weight")
+            weight = module.weight_name
+            mask = mask_in(module, weight)
             unlink(module)
             unpack_module(module)
-            module.register_buffer(MASK, mask)
+            module.register_buffer(mask_name(weight), mask)
         else:
             restore_torch_module(module)
 
@@ -95,7 +96,8 @@ def pack_masked(model: nn.Module, only: Collection[nn.Module] | None = None) -> 
     """
     uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
     for name, module in model.named_modules():
-        weight, mask = parameters_of(module).get("weight"), masks_of(module).get("weight")
+        attribute = packable_weight(module)
+        weight, mask = parameters_of(module).get(attribute), masks_of(module).get(attribute)
         if weight is None or mask is None:
             use_hwcn_module(module)
         elif uses[id(weight)] == 1 and not no_kernel_reason(module, weight) and (only is None or module in only):
@@ -106,6 +108,6 @@ def pack_masked(model: nn.Module, only: Collection[nn.Module] | None = None) -> 
 
 def mask_in(module: nn.Module, parameter: str) -> Tensor | None:
     """Which weights of a masked or packed layer exist; ``None`` if it is dense."""
-    if not isinstance(module, Packed):
+    if not isinstance(module, Packed) or parameter != module.weight_name:
         return masks_of(module).get(parameter)
     return mask_of(module.weight_positions, module.dense_shape)

@@ -22,7 +22,7 @@ from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.distributed.group import Group, Traffic
 from rewire.model.select import SelectedWeight
-from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_of
+from rewire.model.state_names import mask_name, masks_of, packed_in, positions_name
 from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
@@ -248,16 +248,18 @@ def release(module: nn.Module) -> None:
 
 def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Before loading: turn the values and positions of a packed checkpoint into a dense weight and a mask."""
-    positions = state.pop(prefix + POSITIONS, None)
-    if positions is not None:
-        if is_sharded(parameters_of(module)["weight"]):
+    for name, parameter in parameters_of(module).items():
+        weight = prefix + name
+        if parameter is None or weight not in packed_in(state):
+            continue
+        if is_sharded(parameter):
             raise ValueError(
-                f"{prefix}weight is packed in this checkpoint and sharded here: load it into a masked model in one "
+                f"{weight} is packed in this checkpoint and sharded here: load it into a masked model in one "
                 "process, and save that with rewire.distributed.save"
             )
-        shape = parameters_of(module)["weight"].shape  # type: ignore[union-attr]
-        state[prefix + "weight"] = written_out(state[prefix + "weight"], positions, shape)
-        state[prefix + MASK] = mask_of(positions, shape)
+        positions = state.pop(positions_name(weight))
+        state[weight] = written_out(state[weight], positions, parameter.shape)
+        state[mask_name(weight)] = mask_of(positions, parameter.shape)
 
 
 def _convert_loaded_state(optimizers: Optimizers, layer: MaskedLayer) -> None:

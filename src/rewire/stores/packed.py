@@ -22,7 +22,7 @@ from rewire.core.topology import Edit
 from rewire.distributed.averaging import GradientAverager
 from rewire.distributed.group import Group, Traffic
 from rewire.model.select import SelectedWeight
-from rewire.nn.coverage import no_kernel_reason
+from rewire.nn.coverage import no_kernel_reason, packable_weight
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.copies import unlink
@@ -196,7 +196,7 @@ def _not_packed_reason(weight: SelectedWeight, uses: int, keep_masked: Collectio
     """Why a layer stays masked; an empty string if it is packed. ``uses``: the number of modules with this weight."""
     if weight.spec.name in keep_masked:
         return "kept masked"
-    if weight.attribute != "weight":
+    if weight.attribute != packable_weight(weight.module):
         return f"no kernel for {type(weight.module).__name__}.{weight.attribute}"
     return "shared by several modules" if uses > 1 else no_kernel_reason(weight.module, weight.parameter)
 

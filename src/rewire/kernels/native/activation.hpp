@@ -9,7 +9,7 @@ namespace rewire {
 // What follows a layer. rewire/kernels/batch/activation.py has the same numbers.
 enum ActivationKind : int32_t { IDENTITY = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
 
-typedef int32_t IntVector __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t BitVector __attribute__((vector_size(4 * WIDTH)));
 
 // e^x to about one unit in the last place: 2^n times a polynomial of the rest. Results below the smallest normal float are
 // that float. NaN passes through.
@@ -24,7 +24,7 @@ inline Vector exponential(Vector x) {
     p = p * r + 1.6666665e-1f;
     p = p * r + 5.0000001e-1f;
     p = p * r * r + r + 1.f;
-    return (Vector)((IntVector)p + ((IntVector)shifted << 23));
+    return (Vector)((BitVector)p + ((BitVector)shifted << 23));
 }
 
 // A value of the activation function and its derivative at the same place.

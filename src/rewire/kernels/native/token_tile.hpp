@@ -24,7 +24,6 @@ struct alignas(64) TokenGroup {
 };
 
 typedef uint16_t HalfVector __attribute__((vector_size(2 * WIDTH)));
-typedef uint32_t BitVector __attribute__((vector_size(4 * WIDTH)));
 
 // bfloat16 is the upper half of a float. Narrowing rounds to the nearest, ties to even; NaN stays NaN.
 inline Vector widen(const uint16_t *from) {

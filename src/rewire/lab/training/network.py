@@ -14,7 +14,7 @@ from rewire.lab.models.build import build
 from rewire.lab.references import MissingCodeError
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
-from rewire.model.state_names import MASK, POSITIONS, mask_name, masks_in
+from rewire.model.state_names import mask_name, masks_in, packed_in, positions_name
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def _build(run: Run, data: dict[str, Any]) -> nn.Module:
 def _written_out(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The state with dense weights and masks, also if it came from the packed store."""
     state, shapes = dict(state), {name: one.shape for name, one in model.named_parameters()}
-    for name in [name for name in state if name.endswith(POSITIONS)]:
-        weight, positions = name.removesuffix(POSITIONS) + "weight", state.pop(name)
+    for weight in packed_in(state):
+        positions = state.pop(positions_name(weight))
         state[weight] = written_out(state[weight], positions, shapes[weight])
-        state[name.removesuffix(POSITIONS) + MASK] = mask_of(positions, shapes[weight])
+        state[mask_name(weight)] = mask_of(positions, shapes[weight])
     return state

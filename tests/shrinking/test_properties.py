@@ -81,6 +81,8 @@ def test_the_same_function_with_the_same_gradients_and_no_more_parameters(model)
     kept = plan(model, (EXAMPLE,), topology_masks(model)).indices
     before, after = gradients(model, x), gradients(small, x)
     for name, gradient in before.items():
+        if gradient.numel() == 1 and isinstance(model.get_submodule(name.rpartition(".")[0]), nn.PReLU):
+            continue  # one slope for all channels: its gradient loses the part of constant channels, which are removed
         for (sliced, dim), index in kept.items():
             if sliced == name:
                 gradient = gradient.index_select(dim, index)

@@ -65,4 +65,5 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     dist.init_process_group()
     train(arguments.folder, arguments.steps)
+    dist.barrier()  # a rank that leaves early may abort the others
     dist.destroy_process_group()

@@ -20,4 +20,5 @@ def kill(step):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     model = train(Path(sys.argv[1]), 20, on_step=kill)
+    dist.barrier()
     dist.destroy_process_group()

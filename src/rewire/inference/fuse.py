@@ -37,7 +37,7 @@ def fuse_relu(model: fx.GraphModule) -> None:
     """In place: let packed layers apply the ReLU behind them, if nothing else reads the layer's output."""
     for node in modules_called_once(model.graph):
         layer, user = model.get_submodule(str(node.target)), only_user(node)
-        if not isinstance(layer, Packed) or layer.calls_own_forward or user is None:
+        if not isinstance(layer, Packed) or layer.runs_users_forward or user is None:
             continue
         relu_limit = node_relu_limit(model, user)
         if relu_limit >= 0:

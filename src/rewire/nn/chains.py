@@ -36,7 +36,7 @@ class ConvNorm:
     def can_run(self) -> bool:
         """Whether the kernels compute what the two modules compute now, and no rewiring needs what lies between."""
         conv, norm = self.conv, self.norm
-        if conv.backward_record is not None or conv.calls_own_forward or conv.relu_limit >= 0:
+        if conv.backward_record is not None or conv.runs_users_forward or conv.relu_limit >= 0:
             return False
         if conv.extra_padding != (0, 0) or not norm.affine or norm.num_features != conv.geometry.shape[0]:
             return False

@@ -46,7 +46,7 @@ def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     first, following = modules[0], modules[1:]
     if not isinstance(x, Tensor) or not is_eager(x) or has_hooks(first):
         return first(x), 1
-    if isinstance(first, Packed) and first.calls_own_forward:
+    if isinstance(first, Packed) and first.runs_users_forward:
         return first(x), 1
     if isinstance(first, PackedLinear) and first.backward_record is None and first.relu_limit < 0:
         activation = leading_activation(following)
@@ -85,10 +85,10 @@ def _run_conv_and_norm(
     """A convolution that also computes the moments of its output, and the batch norm that normalises by them."""
     channels = conv.geometry.shape[0]
     batched = x.dim() == 4 and len(x) > 1
-    covered = (
+    norm_fits = (
         batch_norm.affine and batch_norm.num_features == channels and runs_native(conv.weight_values, batch_norm.weight)
     )
-    if not (batched and covered and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
+    if not (batched and norm_fits and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
         return conv(x), 1
     moments = x.new_empty(channels), x.new_empty(channels)
     activation = conv.forward_fused(x, conv.relu_limit, moments)

@@ -91,7 +91,7 @@ def packed_class(torch_class: type[nn.Module]) -> type[Packed]:
         attributes: dict[str, Any] = {"torch_class": torch_class, "__module__": __name__}
         attributes["__reduce_ex__"] = _reduce_by_torch_class
         if has_torch_base(torch_class) and has_own_forward(torch_class):
-            attributes |= {"forward": torch_class.forward, "calls_own_forward": True}
+            attributes |= {"forward": torch_class.forward, "runs_users_forward": True}
         bases = (_packed_base(torch_class), torch_class)
         _PACKED_SUBCLASSES[torch_class] = type(f"Packed{torch_class.__name__}", bases, attributes)
     return _PACKED_SUBCLASSES[torch_class]
@@ -99,7 +99,7 @@ def packed_class(torch_class: type[nn.Module]) -> type[Packed]:
 
 def kernel_class(module: nn.Module) -> type[nn.Module]:
     """The class that tells what a module computes: that of the packed torch layer where a subclass changes nothing."""
-    if isinstance(module, Packed) and not module.calls_own_forward:
+    if isinstance(module, Packed) and not module.runs_users_forward:
         return _packed_base(module.torch_class)
     return type(module)
 

@@ -18,7 +18,7 @@ class PackedAttention(TokenLinear, nn.MultiheadAttention):
     """One sparse linear layer projects queries, keys and values. The output projection is a module of its own."""
 
     torch_class = nn.MultiheadAttention
-    calls_own_forward = True
+    runs_users_forward = True
     weight_name = "in_proj_weight"
     forward: Any = nn.MultiheadAttention.forward
 

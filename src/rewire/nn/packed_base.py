@@ -36,7 +36,7 @@ class Packed(nn.Module):
     """Base of the packed layers: values in ``weight_values``, their flat positions in ``weight_positions``."""
 
     torch_class: ClassVar[type[nn.Module]]  # what the layer was before it was packed
-    calls_own_forward: ClassVar[bool] = False  # a subclass of a torch layer with a forward of its own
+    runs_users_forward: ClassVar[bool] = False  # of a subclass that has a forward of its own
     inputs_first: ClassVar[bool] = False  # the weight has the shape (inputs, outputs)
     weight_name: ClassVar[str] = "weight"  # of the parameter that is packed
     weight_positions: Tensor

@@ -21,6 +21,13 @@ def _builder():
     return module
 
 
+def _copy(path: Path, folder: Path) -> None:
+    """Copy a library, and rename it at the end: a running process may have the old one open."""
+    part = folder / f"{path.name}.{os.getpid()}"
+    shutil.copy2(path, part)
+    part.replace(folder / path.name)
+
+
 class BuildKernels(build_ext):
     """Plain shared libraries beside the package's Python files, for ordinary and editable installs alike."""
 
@@ -35,7 +42,7 @@ class BuildKernels(build_ext):
             folder.mkdir(parents=True, exist_ok=True)
             for path in kept.values():
                 if path.parent.resolve() != folder.resolve():
-                    shutil.copy2(path, folder / path.name)
+                    _copy(path, folder)
             return
         try:
             builder.build(folder)
@@ -49,7 +56,7 @@ class BuildKernels(build_ext):
     def copy_extensions_to_source(self) -> None:
         """An editable install finds the libraries beside the sources."""
         for path in self._built():
-            shutil.copy2(path, KERNELS / path.name)
+            _copy(path, KERNELS)
 
     def get_outputs(self) -> list[str]:
         """The libraries that a wheel has to carry."""

@@ -10,8 +10,8 @@ from tests.networks import cnn, mlp, train
 
 import rewire
 from rewire.core import Signal
+from rewire.core.capture import capture
 from rewire.core.layer import Context
-from rewire.core.method import capture
 from rewire.parts import Constant, Periodic, StrongestOfSample
 
 

@@ -79,8 +79,9 @@ def test_hooks_of_a_module_are_seen(register):
     assert not _torch.has_hooks(module)
 
 
-def test_hooks_of_all_modules_are_seen():
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+@pytest.mark.parametrize("register", [*REGISTER, "register_full_backward_pre_hook"])
+def test_hooks_of_all_modules_are_seen(register):
+    handle = getattr(nn.modules.module, register.replace("register_", "register_module_"))(lambda *_: None)
     assert _torch.has_hooks(nn.Linear(2, 2))
     handle.remove()
     assert not _torch.has_hooks(nn.Linear(2, 2))

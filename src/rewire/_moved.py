@@ -36,7 +36,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "rewire.files": ("rewire.io.files",),
     "rewire.layer": ("rewire.core.layer", "rewire.core.views", "rewire.core.across_layers"),
-    "rewire.method": ("rewire.core.method",),
+    "rewire.method": ("rewire.core.method", "rewire.core.capture"),
     "rewire.packed_graph": ("rewire.inference.graph",),
     "rewire.plain": ("rewire.stores.convert",),
     "rewire.ranks": ("rewire.core.ranks",),

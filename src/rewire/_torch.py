@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parallel import DistributedDataParallel
 
 # Base classes that torch does not export, for isinstance.
@@ -20,6 +19,14 @@ POOLING: tuple[type[nn.Module], ...] = (
     nn.modules.pooling._AvgPoolNd,
     nn.modules.pooling._AdaptiveAvgPoolNd,
     nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+
+# The hooks for all modules; torch changes these dictionaries and never replaces them.
+GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    nn.modules.module._global_forward_hooks,
+    nn.modules.module._global_forward_pre_hooks,
+    nn.modules.module._global_backward_hooks,
+    nn.modules.module._global_backward_pre_hooks,
 )
 
 
@@ -59,7 +66,7 @@ def has_forward_hooks(module: nn.Module) -> bool:
 def has_hooks(module: nn.Module) -> bool:
     """Whether a hook of this module, or one for all modules, sees what goes in or comes out, or its gradient."""
     backward = module._backward_hooks or module._backward_pre_hooks
-    return has_forward_hooks(module) or bool(backward) or _has_any_global_hook()
+    return has_forward_hooks(module) or bool(backward) or any(GLOBAL_HOOKS)
 
 
 def forward_pre_hooks(module: nn.Module) -> dict[Any, Any]:

@@ -9,8 +9,9 @@ import torch
 
 import rewire
 from rewire.analysis.scale import memory_fsdp, rewiring_ddp, rewiring_fsdp, transformer
-from rewire.core import Signal
-from rewire.parts import Gather, GlobalTop, apportion
+from rewire.analysis.whole_layers import moved_layers
+from rewire.core import LayerSpec, Signal
+from rewire.parts import NM, Blocks, FanIn, Gather, GlobalTop, apportion
 
 GRAD, MOMENTUM = Signal.GRAD, Signal.MOMENTUM
 
@@ -109,3 +110,60 @@ def test_wider_values_take_more_digits():
     narrow, wide = (rewiring_fsdp(method("set"), 4, 2, dtype).bytes for dtype in (torch.bfloat16, torch.float64))
     assert narrow == rewiring_fsdp(method("set"), 4, 2).bytes
     assert wide - narrow == 4 * 2 * 8 * 256 * 4 * 1 / 2
+
+
+def matrix(rows, columns):
+    return LayerSpec(f"{rows} x {columns}", torch.Size([rows, columns]))
+
+
+def test_a_layer_that_one_rank_rewires_by_hand():
+    # CHTs, one layer of 4 x 4 with half of its weights, two ranks: each sends
+    selected = 8 * (2 * 8 * 256 / 2) + 8  # 256 counts for each of eight bytes, and the ties: keys are float64
+    counted = 4 * 8 + 3 * 8  # four times one number, and the record
+    drawn = 2 * 8  # how many were selected, how many positions are free
+    moved = 8 + 2 * 8 + (4 + 4) * 8  # does it move, two lengths, four positions with their weights
+    returned = 3 * 8 + 12 * 8  # three lengths, four positions to drop, four to grow with their values
+    method = rewire.chts(density=0.5, every=100, until=10_000, fraction=0.5)
+    sent = rewiring_fsdp(method, [matrix(4, 4)], 2, fraction=0.5)
+    assert sent.bytes == counted + 2 * selected + drawn + moved + returned == 33064
+    assert sent.collectives == 5 + 2 * 9 + 2 + 3 + 2
+
+
+def test_only_layers_whose_tiles_are_cut_are_sent():
+    method = rewire.rigl(density=0.5, every=100, until=10_000, constraint=Blocks(2))
+    (moved,) = moved_layers(method, [matrix(8, 4), matrix(6, 4)], 2)
+    assert moved.owner == 1
+    # Three rows of four: six weights with position, weight and gradient, six others with position and gradient.
+    assert (moved.lists, moved.numbers, moved.in_all) == (5, 6 * 3 + 6 * 2, 60)
+    with_it, without = (rewiring_fsdp(method, [matrix(8, 4), matrix(rows, 4)], 2, fraction=0.5) for rows in (6, 4))
+    assert with_it.bytes - without.bytes == (5 + 30 + 3 + 18) * 8
+    assert with_it.collectives - without.collectives == 4
+
+
+def test_means_over_tiles_are_of_eight_bytes():
+    narrow, wide = (
+        rewiring_fsdp(rewire.set_(density=0.5, every=1, until=9, constraint=Blocks(2)), [matrix(8, 4)], 2, dtype).bytes
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert narrow == wide
+
+
+def test_what_limits_and_even_tiles_ask_of_other_ranks():
+    layers, ranks = [matrix(8, 4), matrix(4, 8)], 2
+    gather, one = 8 * len(layers), 8
+
+    def bytes_under(constraint):
+        return rewiring_fsdp(rewire.rigl(density=0.5, every=1, until=9, constraint=constraint), layers, ranks).bytes
+
+    assert bytes_under(NM(2, 4)) - bytes_under(None) == 3 * gather + 2 * one
+    assert bytes_under(FanIn()) - bytes_under(NM(2, 4)) == 4 * gather
+    selected = [digits * 2 * 8 * 256 * 2 / 2 + gather for digits in (4, 8)]  # gradients, and tiles by their counts
+    assert bytes_under(FanIn(0.3)) - bytes_under(FanIn()) == sum(selected) + 2 * gather
+
+
+@pytest.mark.parametrize("method", [method("chts"), method("srigl")], ids=["chts", "srigl"])
+def test_a_number_of_layers_does_not_say_which_are_sent(method):
+    with pytest.raises(
+        ValueError, match="some layers are sent to one rank, .* give a list of .*, and not .* number, 10"
+    ):
+        rewiring_fsdp(method, 10, 2)

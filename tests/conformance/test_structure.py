@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:no signal passes")  # few blocks
 def admitted(name, constraint, store):
     return not (
         (isinstance(constraint, NM) and name in BEGIN_DENSE)
-        or (constraint.whole and name == "deepr")
+        or (constraint.whole and name in ("deepr", "chts"))
         or (store == "packed" and name == "snfs")
     )
 
@@ -161,6 +161,12 @@ def test_what_cannot_be_satisfied_is_named(constraint, density, message):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=message):
         rewire.sparsify(model, optimizer, rewire.rigl(density=density, every=1, until=9, constraint=constraint))
+
+
+@pytest.mark.parametrize("constraint", [Blocks(2), Channels()], ids=repr)
+def test_paths_of_single_links_are_refused_under_whole_tiles(constraint):
+    with pytest.raises(ValueError, match="follows the links of single neurons, and under .* weights exist together"):
+        rewire.chts(density=0.3, every=1, until=9, constraint=constraint)
 
 
 def test_check_finds_a_broken_constraint():

@@ -9,8 +9,9 @@ from tests.fakes import ListLayer, _
 import rewire
 from rewire import Method
 from rewire.core import Signal
+from rewire.core.capture import capture
 from rewire.core.layer import Context
-from rewire.core.method import budget, capture
+from rewire.core.method import budget
 from rewire.parts import Constant, Cubic, GlobalTop, Periodic, Stepwise, Strongest
 
 NAMES = ["set", "rigl", "set_rigl", "dsr", "deepr", "snfs", "ggr", "gmp", "granet"]

@@ -10,8 +10,9 @@ from torch import tensor
 
 import rewire
 from rewire.core import LayerSpec, Signal
+from rewire.core.capture import capture
 from rewire.core.layer import Context
-from rewire.core.method import capture, first_positions
+from rewire.core.method import first_positions
 from rewire.parts import Constant, GlobalTop, InPlace, Lowest, Periodic, Strongest
 
 METHOD = rewire.rigl(density=0.6, every=1, until=10)

@@ -13,20 +13,15 @@ import rewire
 
 STEPS, EVERY = 4, 2
 
-_EXAMPLES = {name: entry.example() for name, entry in rewire.METHODS.items()}
-# Methods that take every layer, and of those the ones that need no whole layer on one rank; others refuse.
-FOR_CONVOLUTIONS = [name for name, one in _EXAMPLES.items() if not hasattr(one.grow, "refuse")]
-FOR_SHARDS = [name for name in FOR_CONVOLUTIONS if _EXAMPLES[name].constraint is None]
+FOR_LINEAR_LAYERS = [name for name, entry in rewire.METHODS.items() if hasattr(entry.example().grow, "refuse")]
 
 
-def network(dtype=torch.float64):
+def network(dtype=torch.float64, convolution=True):
     """Layers whose rows divide evenly by no number of ranks; one has fewer rows than there are ranks."""
     torch.manual_seed(0)
+    convolved = nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 5, 3, padding=1), nn.Tanh(), nn.Flatten()
     return nn.Sequential(
-        nn.Unflatten(1, (1, 3, 4)),
-        nn.Conv2d(1, 5, 3, padding=1),
-        nn.Tanh(),
-        nn.Flatten(),
+        *(convolved if convolution else (nn.Linear(12, 60), nn.Tanh())),
         nn.Linear(60, 7),
         nn.Tanh(),
         nn.Linear(7, 3),
@@ -56,7 +51,7 @@ def optimize(model):
 
 def sparse(name, how="alone", optimizer=optimize, init=None, **settings):
     """A model, its optimizer and its rewirer: alone, in ``ddp`` before or after sparsify, or in ``fsdp``."""
-    model, method = network(), make(name, **settings)
+    model, method = network(convolution=name not in FOR_LINEAR_LAYERS), make(name, **settings)
     if how == "fsdp":
         fully_shard(model)
     if how == "wrapped first":

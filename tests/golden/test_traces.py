@@ -17,7 +17,7 @@ import rewire
 from rewire.parts import NM, Blocks, Channels, FanIn
 
 FOLDER = Path(__file__).parent
-METHODS = ("ggr", "rigl", "acdc", "gse", "mest", "mest_soft", "srigl")
+METHODS = tuple(rewire.METHODS)
 CONSTRAINTS = {"2_4": NM(2, 4), "fan_in": FanIn(), "blocks": Blocks(2), "channels": Channels()}
 TRACES = [*METHODS, *(f"ggr_{constraint}" for constraint in CONSTRAINTS)]
 

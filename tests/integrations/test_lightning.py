@@ -241,7 +241,7 @@ def test_a_film_is_recorded_and_goes_on_after_resuming(tmp_path):
     first.save_checkpoint(tmp_path / "one.ckpt")
     resumed = Rewire(METHOD, film=tmp_path / "film")
     trainer(tmp_path, resumed, epochs=2).fit(Logging(), loader(), ckpt_path=tmp_path / "one.ckpt")
-    lines = read(tmp_path / "film" / "film.jsonl")
+    lines = read(tmp_path / "film" / "film.rewire")
     rewirings = [line["step"] for line in lines if line["kind"] == "rewiring"]
     assert rewirings == [one.step for one in resumed.rewirer.history] == [3, 6, 9, 12, 15, 18]
     metrics = [line for line in lines if line["kind"] == "metrics"]

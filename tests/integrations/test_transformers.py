@@ -228,7 +228,7 @@ def test_a_film_is_recorded_and_goes_on_after_resuming(tmp_path):
     train(tmp_path, Rewire(METHOD, seed=5, film=tmp_path / "film"), max_steps=4)
     callback = Rewire(METHOD, seed=5, film=tmp_path / "film")
     train(tmp_path, callback, resume=True, eval_strategy="no")
-    lines = read(tmp_path / "film" / "film.jsonl")
+    lines = read(tmp_path / "film" / "film.rewire")
     assert [line["step"] for line in lines if line["kind"] == "rewiring"] == [2, 4, 6]
     assert [line["step"] for line in lines if line["kind"] == "metrics" and "loss" in line] == list(range(1, 9))
     assert topology_after(lines) == [layer.active().tolist() for layer in callback.rewirer.layers]

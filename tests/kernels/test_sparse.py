@@ -105,12 +105,21 @@ def test_an_input_smaller_than_the_kernel_is_refused():
 
 
 def test_the_instruction_set_can_be_chosen():
-    code = "from rewire.kernels import info; print(info()['isa'])"
-    for isa in [*ISAS, "reference"]:
-        done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": isa}, capture_output=True)
-        assert done.stdout.decode().strip() == isa
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"REWIRE_ISA": "mmx"}, capture_output=True)
-    assert "REWIRE_ISA='mmx' is not available here; choose from" in done.stderr.decode()
+    # The choice is made when the kernels are first asked for: forked processes make it after one import of torch.
+    code = """if True:
+        import os, sys
+        from rewire.kernels import info
+        for isa in sys.argv[1:]:
+            if os.fork() == 0:
+                os.environ["REWIRE_ISA"] = isa
+                print(info()["isa"], flush=True)
+                sys.exit()
+            os.wait()
+    """
+    asked = [*ISAS, "reference", "mmx"]
+    done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)
+    assert done.stdout.split() == [*ISAS, "reference"]
+    assert "REWIRE_ISA='mmx' is not available here; choose from" in done.stderr
 
 
 def test_without_libraries_the_reference_runs_with_one_warning(tmp_path):

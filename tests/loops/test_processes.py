@@ -12,43 +12,47 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def evaluate(model, x, results):
+def evaluate(models, x, results):
     torch.set_num_threads(1)
-    before = [mask.clone() for mask in masks(model)]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with torch.no_grad():
-        y = model(x)
-    train(model, optimizer, 2)
-    assert_zero_off_mask(model)
-    kept = all(torch.equal(a, b) for a, b in zip(masks(model), before, strict=True))
-    results.put((y.numpy(), kept))
+    for model in models:
+        before = [mask.clone() for mask in masks(model)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with torch.no_grad():
+            y = model(x)
+        train(model, optimizer, 2)
+        assert_zero_off_mask(model)
+        kept = all(torch.equal(a, b) for a, b in zip(masks(model), before, strict=True))
+        results.put((y.numpy(), kept))
 
 
 @pytest.mark.parametrize("way", ["spawn", "torch.multiprocessing"])
-@both_stores
-def test_a_model_is_sent_to_a_spawned_process(store, way):
-    model, optimizer, rewirer = sparse(store)
-    train(model, optimizer, 4)
+def test_models_of_both_stores_are_sent_to_a_spawned_process(way):
+    trainings = [sparse(store) for store in STORES]
+    for model, optimizer, _ in trainings:
+        train(model, optimizer, 4)
+    models = [model for model, _, _ in trainings]
     x = batch(0)[0]
-    expected = model(x).detach()
+    expected = [model(x).detach() for model in models]
     context = (multiprocessing if way == "spawn" else torch.multiprocessing).get_context("spawn")
     results = context.Queue()
-    process = context.Process(target=evaluate, args=(model, x, results))
+    process = context.Process(target=evaluate, args=(models, x, results))
     process.start()
-    y, kept = results.get(timeout=60)
+    found = [results.get(timeout=60) for _ in models]
     process.join(60)
     assert process.exitcode == 0
-    assert kept
-    torch.testing.assert_close(torch.from_numpy(y), expected)
-    rewirer.check()
-    train(model, optimizer, 3, begin=4)
+    for (y, kept), mine in zip(found, expected, strict=True):
+        assert kept
+        torch.testing.assert_close(torch.from_numpy(y), mine)
+    for model, optimizer, rewirer in trainings:
+        rewirer.check()
+        train(model, optimizer, 3, begin=4)
 
 
 class Labelled(Dataset):
-    """Data that are labelled by a sparse model: the model goes to the workers."""
+    """Data that are labelled by sparse models: the models go to the workers."""
 
-    def __init__(self, model):
-        self.model = model
+    def __init__(self, models):
+        self.models = models
 
     def __len__(self):
         return 8
@@ -57,18 +61,21 @@ class Labelled(Dataset):
         torch.set_num_threads(1)
         x = batch(index)[0]
         with torch.no_grad():
-            return x, self.model(x)
+            return x, *(model(x) for model in self.models)
 
 
 @pytest.mark.parametrize("context", ["spawn", "fork"])
-@both_stores
-def test_workers_of_a_data_loader_use_the_model(store, context):
-    model, optimizer, rewirer = sparse(store)
-    train(model, optimizer, 4)
-    loader = DataLoader(Labelled(model), batch_size=None, num_workers=1, multiprocessing_context=context)
-    for x, y in loader:
-        torch.testing.assert_close(y, model(x))
-    rewirer.check()
+def test_workers_of_a_data_loader_use_models_of_both_stores(context):
+    trainings = [sparse(store) for store in STORES]
+    for model, optimizer, _ in trainings:
+        train(model, optimizer, 4)
+    models = [model for model, _, _ in trainings]
+    loader = DataLoader(Labelled(models), batch_size=None, num_workers=1, multiprocessing_context=context)
+    for x, *outputs in loader:
+        for y, model in zip(outputs, models, strict=True):
+            torch.testing.assert_close(y, model(x))
+    for _, _, rewirer in trainings:
+        rewirer.check()
 
 
 @both_stores

@@ -13,8 +13,8 @@ from tests.networks import cnn, mlp, train
 
 import rewire
 from rewire.core import Signal
+from rewire.core.capture import capture
 from rewire.core.layer import Context
-from rewire.core.method import capture
 from rewire.parts import Constant, GlobalTop, Mix, Periodic
 from rewire.parts.sampling import sample_inactive
 

@@ -77,16 +77,54 @@ def test_the_same_function_with_the_same_gradients_and_no_more_parameters(model)
     assert second.after == report.after
     state = small.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in again.state_dict().items())
-    # Gradients at what remains are those of the original.
-    kept = plan(model, (EXAMPLE,), topology_masks(model)).indices
+    # Gradients of what remains are those of the original.
+    kept = plan(model, (EXAMPLE,), topology_masks(model))
     before, after = gradients(model, x), gradients(small, x)
     for name, gradient in before.items():
         if gradient.numel() == 1 and isinstance(model.get_submodule(name.rpartition(".")[0]), nn.PReLU):
             continue  # one slope for all channels: its gradient loses the part of constant channels, which are removed
-        for (sliced, dim), index in kept.items():
+        depends = depends_on_the_input(model, kept, name)
+        for (sliced, dim), index in kept.indices.items():
             if sliced == name:
                 gradient = gradient.index_select(dim, index)
+                depends = depends.index_select(0, index) if dim == 0 else depends
         if gradient.shape != after[name].shape:  # cut a second time, when a grouped layer was left with one group
             continue
         mask = state.get(f"{name}_mask", torch.ones_like(gradient))
-        torch.testing.assert_close(after[name] * mask, gradient * mask, rtol=1e-7, atol=1e-9)
+        expected, found = (gradient * mask)[depends], (after[name] * mask)[depends]
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def depends_on_the_input(model, kept, name):
+    """Which channels of a parameter carry signal; those of the network's outputs have nothing behind them to lose.
+
+    A channel without inputs is kept where its layer would have none, or where another channel is added to it. A neuron
+    that reads nothing else is a constant too: where that one was removed, its part is missing in the gradient of the
+    kept one.
+    """
+    path = name.rpartition(".")[0]
+    if path == f"{len(model) - 1}":
+        return torch.ones(len(model[-1].bias), dtype=torch.bool)
+    layer = path.removesuffix("norm").removesuffix("activation")
+    layer = layer if layer == path else f"{layer}conv"
+    return next(use.outputs.live for use in kept.layers if use.weight == f"{layer}.weight")
+
+
+def test_a_kept_constant_channel_loses_the_gradient_of_what_was_folded_and_the_output_stays():
+    """Nothing reads the input: each layer keeps one constant channel, and the other one is in the bias behind it."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2), nn.Linear(2, 1)).double()
+    for layer, weight, bias in zip(
+        model,
+        ([[0.0], [0.0]], [[2.0, 0.0], [3.0, 1.0]], [[1.0, 1.0]]),
+        ([0.5, 0.25], [0.0, 0.0], [0.0]),
+        strict=True,
+    ):
+        layer.weight.data, layer.bias.data = torch.tensor(weight).double(), torch.tensor(bias).double()
+    x = torch.tensor([[4.0]]).double()
+    small, report = shrink_with_report(model, x, topology="nonzero")
+    assert model(x).item() == small(x).item() == 2.75  # 2 * 0.5 + 3 * 0.5 + 0.25
+    assert report.after == 2 + 2 + 2
+    before, after = gradients(model, x), gradients(small, x)
+    assert before["0.bias"].tolist() == [27.5, 5.5]  # 2 * 2.75 * (2 + 3), 2 * 2.75 * 1
+    assert after["0.bias"].tolist() == [11.0]  # without the part through the removed channel: 2 * 2.75 * 3
+    assert after["2.bias"].tolist() == before["2.bias"].tolist() == [5.5]

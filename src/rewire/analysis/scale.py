@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rewire.analysis.whole_layers import structure_collectives, structure_memory
 from rewire.core.layer import LayerSpec, Signal
 from rewire.core.method import Method
 from rewire.core.score import basic_signals
@@ -71,20 +72,34 @@ def rewiring_packed(shapes: Sequence[Sequence[int]], ranks: int, dtype: torch.dt
     return sent
 
 
-def rewiring_fsdp(method: Method, layers: int, ranks: int, dtype: torch.dtype = torch.float32) -> Traffic:
+def rewiring_fsdp(
+    method: Method,
+    layers: int | Sequence[LayerSpec],
+    ranks: int,
+    dtype: torch.dtype = torch.float32,
+    fraction: float = 0.1,
+) -> Traffic:
     """The most that each rank sends at a rewiring under FSDP2: a function of the number of layers, not of their sizes.
+
+    Except for layers that one rank rewires as a whole, all of CHTs and those whose shards cut a tile of a constraint:
+    their weights and signals travel, and ``layers`` has to be a list of all layers. Such layers are counted with the
+    density of the network in every shard; ``fraction`` of their weights moves.
 
     >>> from rewire.methods import set_
     >>> rewiring_fsdp(set_(density=0.1, every=100, until=1000), layers=10, ranks=2)
     Traffic(collectives=20, bytes=82640.0)
     """
+    specs = None if isinstance(layers, int) else layers
+    layers = layers if isinstance(layers, int) else len(layers)
     # Are all gradients finite? How many weights were dropped, are grown, are active? And the record for the history.
     calls: Collectives = [Gather(layers, times=4), Gather(3 * layers)]
     for part in (method.drop, method.allocate, method.grow):
         calls += _declared_collectives(part, layers)
+    calls += structure_collectives(method, layers, specs, ranks, fraction)
     sent = Traffic()
     for call in calls:
-        sent += (_gather(call, ranks) if isinstance(call, Gather) else _select(call, ranks, dtype)) * call.times
+        one = _gather(call, ranks) if isinstance(call, Gather) else _select(call, ranks, _itemsize(call, method, dtype))
+        sent += one * call.times
     return sent
 
 
@@ -103,9 +118,17 @@ def _gather(call: Gather, ranks: int) -> Traffic:
     return Traffic(1, gathered(call.numbers, ranks))
 
 
-def _select(call: Select, ranks: int, dtype: torch.dtype) -> Traffic:
+def _itemsize(call: Select, method: Method, dtype: torch.dtype) -> int:
+    """The bytes of the values that are ranked."""
+    if call.itemsize is not None:
+        return call.itemsize
+    if method.constraint is not None and method.constraint.whole:
+        return 8  # means over tiles
+    return 4 if Signal.MOMENTUM in basic_signals([call.signal]) else max(dtype.itemsize, 4)  # averages are float32
+
+
+def _select(call: Select, ranks: int, digits: int) -> Traffic:
     """For every byte of a value the ranks sum 256 counts; then they gather how many values equal the k-th largest."""
-    digits = 4 if Signal.MOMENTUM in basic_signals([call.signal]) else max(dtype.itemsize, 4)  # averages are float32
     return Traffic(digits, digits * summed(call.contests * DIGITS, ranks)) + _gather(Gather(call.lists), ranks)
 
 
@@ -138,7 +161,8 @@ def memory_fsdp(
     """The memory of the first rank, whose shards are the largest.
 
     ``states``: how many tensors of the weight's shape the optimizer keeps, 2 for Adam, 1 for SGD with momentum.
-    ``fraction``: the share of the weights that moves at a rewiring.
+    ``fraction``: the share of the weights that moves at a rewiring. What a growth computes besides, as that of CHTs
+    from the links between neurons, is not counted.
 
     >>> from rewire.methods import rigl
     >>> layer = LayerSpec("a", torch.Size([100, 100]))
@@ -157,6 +181,7 @@ def memory_fsdp(
         averages=4 * sum(shards) if Signal.MOMENTUM in method.signals else 0,
         # All layers: positions before and after the drop, and the captured signals. The largest layer: what growing
         # takes, and what the allocator has not returned yet. Candidates: values, positions and sorting keys.
-        rewiring=round(all_layers * (16 + width * captured) + largest_layer * 56 + 64 * fraction * all_layers),
+        rewiring=round(all_layers * (16 + width * captured) + largest_layer * 56 + 64 * fraction * all_layers)
+        + structure_memory(method, specs, ranks, width),
         start=8 * round(density * sum(spec.numel for spec in specs)),
     )

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from rewire.core.layer import Signal
+from rewire.core.ranks import Ranks, total
 from rewire.core.score import AnySignal
-from rewire.core.tile_views import LimitedEdited
+from rewire.core.tile_views import limited
 from rewire.core.tiles import Tiles
 from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
@@ -47,56 +48,93 @@ def settle_even(
     counts: Sequence[int],
     least_salient: float,
     signals: Collection[AnySignal],
+    ranks: Ranks,
 ) -> tuple[list[Edited], list[int]]:
     """The layers with further drops where a tile has too many weights, limits for growth, and how many each grows.
 
     ``counts``: how many new weights the allocation gives to each layer.
     """
     rewired = [i for i, layer in enumerate(after) if not layer.frozen]
+    layers, cuts = [after[i] for i in rewired], [tiles[i] for i in rewired]
     totals = [after[i].nnz + counts[i] for i in rewired]
-    live = [
-        _live_tiles(after[i], tiles[i], total, least_salient, signals) for i, total in zip(rewired, totals, strict=True)
-    ]
-    rounds = whole_rounds(totals, [int(one.sum()) for one in live], [tiles[i].size for i in rewired])
+    live = _live_tiles(layers, cuts, totals, least_salient, signals, ranks)
+    alive = total(ranks, (int(one.sum()) for one in live))
+    rounds = whole_rounds(totals, alive, [one.size for one in cuts])
+    limits = [k * marks.long() for k, marks in zip(rounds, live, strict=True)]
+    trimmed = _without_excess(layers, cuts, limits, ranks)
+    growing = [k * count - one.nnz for k, count, one in zip(rounds, alive, trimmed, strict=True)]
+    views = limited(trimmed, cuts, limits, ranks)
+    crowded = [view.room < k for view, k in zip(views, growing, strict=True)]
+    if any(crowded):  # almost dense: there is no other place than where they were
+        for one, regrow in zip(trimmed, crowded, strict=True):
+            one.regrow |= regrow
+        views = limited(trimmed, cuts, limits, ranks)
     settled, grown = list(after), [0] * len(after)
-    for i, marks, k in zip(rewired, live, rounds, strict=True):
-        limits = k * marks.long()
-        edited = _without_excess(after[i], tiles[i], limits)
-        grown[i] = int(limits.sum()) - edited.nnz
-        settled[i] = LimitedEdited(edited, tiles[i], limits)
-        if settled[i].room < grown[i]:  # almost dense: there is no other place than where they were
-            edited.regrow = True
-            settled[i] = LimitedEdited(edited, tiles[i], limits)
+    for i, view, k in zip(rewired, views, growing, strict=True):
+        settled[i], grown[i] = view, k
     return settled, grown
 
 
 def _live_tiles(
-    layer: Edited, tiles: Tiles, total: int, least_salient: float, signals: Collection[AnySignal]
-) -> Tensor:
+    layers: Sequence[Edited],
+    tiles: Sequence[Tiles],
+    totals: Sequence[int],
+    least_salient: float,
+    signals: Collection[AnySignal],
+    ranks: Ranks,
+) -> list[Tensor]:
     """Which tiles have weights after the rewiring: those that have some now, less those with too few salient weights.
 
     Salient are the weights that survive the drop, and as many inactive ones of largest signal as were dropped. A tile
     is emptied if it has fewer than ``least_salient`` times the weights that each tile has now.
     """
-    before = tiles.counts(layer.base.active())
-    live = before > 0
+    before = [cut.counts(layer.base.active()) for layer, cut in zip(layers, tiles, strict=True)]
+    live = [counts > 0 for counts in before]
     if not least_salient:
         return live
+    salient = _salient(layers, tiles, signals, ranks)
+    fullest = zip(*ranks.gather([int(counts.max()) if len(counts) else 0 for counts in before]), strict=True)
+    stay = [
+        marks & (count >= least_salient * max(most)) for marks, count, most in zip(live, salient, fullest, strict=True)
+    ]
+    # So many tiles can hold the weights of the layer.
+    needed = [max(-(-weights // cut.size), 1) for weights, cut in zip(totals, tiles, strict=True)]
+    staying = total(ranks, (int(marks.sum()) for marks in stay))
+    short = [k if count < k else 0 for count, k in zip(staying, needed, strict=True)]
+    ranked = [
+        ScoredPositions(torch.where(marks, count, -1).double(), torch.arange(len(marks), device=marks.device))
+        for marks, count in zip(live, salient, strict=True)
+    ]
+    best = ranks.largest(ranked, short)
+    return [
+        torch.zeros_like(marks).index_fill(0, top.positions, True) & marks if k else stays
+        for marks, stays, top, k in zip(live, stay, best, short, strict=True)
+    ]
+
+
+def _salient(
+    layers: Sequence[Edited], tiles: Sequence[Tiles], signals: Collection[AnySignal], ranks: Ranks
+) -> list[Tensor]:
+    """How many salient weights each tile has."""
     (signal,) = signals
-    salient = tiles.counts(layer.active()) + tiles.counts(layer.base.top_inactive(signal, layer.lost).positions)
-    stays = live & (salient >= least_salient * before.max())
-    needed = max(-(-total // tiles.size), 1)  # so many tiles can hold the weights of the layer
-    if int(stays.sum()) < needed:
-        ranked = torch.where(live, salient, -1).double()
-        best = torch.sort(ranked, descending=True, stable=True).indices[:needed]
-        stays = torch.zeros_like(live).index_fill(0, best, True) & live
-    return stays
+    lost = [layer.lost for layer in layers]
+    candidates = [layer.base.top_inactive(signal, k) for layer, k in zip(layers, lost, strict=True)]
+    return [
+        cut.counts(layer.active()) + cut.counts(top.positions)
+        for layer, cut, top in zip(layers, tiles, ranks.largest(candidates, lost), strict=True)
+    ]
 
 
-def _without_excess(layer: Edited, tiles: Tiles, limits: Tensor) -> Edited:
-    """The layer with the lowest magnitudes dropped where a tile has more weights than its limit."""
-    active = layer.active()
-    kept = tiles.largest(ScoredPositions(layer.read(Signal.WEIGHT).abs(), active), limits)
-    excess = active[~torch.isin(active, kept.positions)]
-    drop = torch.cat([layer.drop, excess]).sort().values
-    return Edited(layer.base, drop, layer.index, layer.regrow, layer.lost + len(excess))
+def _without_excess(
+    layers: Sequence[Edited], tiles: Sequence[Tiles], limits: Sequence[Tensor], ranks: Ranks
+) -> list[Edited]:
+    """The layers with the lowest magnitudes dropped where a tile has more weights than its limit."""
+    excess = []
+    for layer, cut, limit in zip(layers, tiles, limits, strict=True):
+        active = layer.active()
+        kept = cut.largest(ScoredPositions(layer.read(Signal.WEIGHT).abs(), active), limit)
+        excess.append(active[~torch.isin(active, kept.positions)])
+    return [
+        Edited(layer.base, torch.cat([layer.drop, more]).sort().values, layer.index, layer.regrow, layer.lost + count)
+        for layer, more, count in zip(layers, excess, total(ranks, map(len, excess)), strict=True)
+    ]

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rewire.core.arrangement import arrange
 from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, no_edit, numel
-from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, RanksTheNetwork, Samples, Schedule, Start
+from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, Schedule, Start
 from rewire.core.ranks import Ranks, total
 from rewire.core.score import AnySignal, basic_signals, momentum_decay
-from rewire.core.structure import Constraint, Structure
+from rewire.core.structure import Constraint, Structure, unit_sizes
 from rewire.core.topology import Edit
 from rewire.core.validate import (
     check_allocation,
     check_birth,
     check_constraint,
-    check_counts,
     check_drop,
     check_growth,
     check_members,
     check_start,
 )
-from rewire.core.views import Captured, Edited, PartView
+from rewire.core.views import Edited, PartView
 
 PARTS = ("start", "density", "schedule", "drop", "allocate", "grow", "birth")
 
@@ -85,6 +85,11 @@ class Method:
                 f"drop={self.drop!r} reads the signs of single weights, and under {self.constraint!r} weights are "
                 "dropped together: use another drop, such as Lowest()"
             )
+        if self.constraint is not None and self.constraint.whole and self.needs_whole_layers:
+            raise ValueError(
+                f"drop={self.drop!r} or grow={self.grow!r} follows the links of single neurons, and under "
+                f"{self.constraint!r} weights exist together: use NM or FanIn, or another method"
+            )
 
     @property
     def _declared(self) -> frozenset[AnySignal]:
@@ -107,8 +112,17 @@ class Method:
     @property
     def ranks(self) -> frozenset[Signal]:
         """The signals that are read of inactive weights too."""
-        read = self.allocate.signals | self.grow.signals | self._constraint_signals
-        return basic_signals(read) - {Signal.WEIGHT, Signal.SIGN}
+        return basic_signals(self.ranked_signals) - {Signal.WEIGHT, Signal.SIGN}
+
+    @property
+    def ranked_signals(self) -> frozenset[AnySignal]:
+        """The signals and scores that are read of inactive weights, as the parts declare them."""
+        return self.allocate.signals | self.grow.signals | self._constraint_signals
+
+    @property
+    def needs_whole_layers(self) -> bool:
+        """Whether a part reads the topology of whole layers, and not only of the shard that a rank holds."""
+        return any(getattr(part, "whole_layers", False) for part in (self.drop, self.allocate, self.grow))
 
     @property
     def momentum_decay(self) -> float:
@@ -121,8 +135,7 @@ class Method:
 
         In the same order on all ranks.
         """
-        declared = self.allocate.signals | self.grow.signals | self._constraint_signals
-        return sorted((one for one in declared if Signal.GRAD in basic_signals([one])), key=repr)
+        return sorted((one for one in self.ranked_signals if Signal.GRAD in basic_signals([one])), key=repr)
 
 
 def density_bounds(curve: Curve) -> tuple[float, float]:
@@ -136,14 +149,28 @@ def meets_budget(method: Method, layers: Sequence[Layer], step: int) -> bool:
 
     Where all tiles of a layer have equally many weights, there may be fewer by less than one round of a layer.
     """
-    views = Structure(method.constraint, layers).views(layers)
-    missing = budget(method, views, step) - sum(layer.nnz for layer in views)
+    sizes = unit_sizes(method.constraint, layers)
+    units, existing = (
+        sum(count // size for count, size in zip(counted, sizes, strict=True))
+        for counted in (map(numel, layers), (layer.nnz for layer in layers))
+    )
+    missing = round(method.density(step) * units) - existing
     return missing >= 0 if method.constraint is not None and method.constraint.even else missing == 0
 
 
 def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
     """How many weights the network has at a step."""
     return round(method.density(step) * sum(numel(layer) for layer in layers))
+
+
+def drop_count(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
+    """How many weights to drop at this step: those above the budget of a falling density, and the fraction to move."""
+    fraction = method.schedule(ctx.step)
+    if fraction is None:
+        return None
+    nnz, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
+    excess = max(nnz - target, 0)
+    return min(excess + round(fraction * min(nnz, target)), sum(map(droppable, layers)))
 
 
 def first_positions(method: Method, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
@@ -157,14 +184,18 @@ def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list
     After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly. What parts return is checked,
     so that a mistake raises before anything is changed.
     """
-    structure = Structure(method.constraint, layers)
-    plain, layers = layers, structure.views(layers)
-    n = _drop_count(method, layers, ctx)
-    if n is None:
+    if method.schedule(ctx.step) is None:
         return None
+    arrangement = arrange(
+        layers, ctx.ranks, method.constraint, method.needs_whole_layers, method.signals, method.ranked_signals
+    )
+    structure = Structure(method.constraint, arrangement.layers, ctx.ranks)
+    held, layers = layers, structure.views(arrangement.layers)
+    n = drop_count(method, layers, ctx)
+    assert n is not None
     target = budget(method, layers, ctx.step)
     if n == 0 and target <= sum(layer.nnz for layer in layers):
-        return [no_edit(layer) for layer in plain]
+        return [no_edit(layer) for layer in held]
     dropped, lost = _plan_drop(method, layers, n, ctx)
     after = structure.limited(_edited(layers, dropped, lost, method.regrow_dropped))
     missing = _missing(method, after, target)
@@ -173,7 +204,7 @@ def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list
     emptied = method.constraint is not None and method.constraint.even  # tiles that may stay empty
     if emptied or any(layer.frozen for layer in after):  # the others may have less room than a rising density asks for
         missing = min(missing, sum(layer.room for layer in after))
-    return structure.expanded(_plan_growth(method, layers, after, missing, ctx, structure))
+    return arrangement.returned(structure.expanded(_plan_growth(method, layers, after, missing, ctx, structure)))
 
 
 def _plan_drop(method: Method, layers: Sequence[Layer], n: int, ctx: Context) -> tuple[list[Tensor], list[int]]:
@@ -206,13 +237,13 @@ def _plan_growth(
     grown = [method.grow(layer.read_by(method.grow, k), k, ctx) for layer, k in zip(after, counts, strict=True)]
     first = check_growth(method.grow, grown, after, counts, ctx.ranks)
     structure.check_growth(method.grow, grown, after)
-    sizes = structure.unit_sizes(layers)
+    sizes = unit_sizes(method.constraint, structure.layers)
     weights = [k * size for k, size in zip(counts, sizes, strict=True)]
     born = [method.birth(k, layer, ctx) for layer, k in zip(after, weights, strict=True)]
     check_birth(method.birth, born, after, weights)
     # Every rank draws the values of all grown weights of a layer and takes those of the positions that it holds.
     return [
-        Edit(layer.drop, grow, values[at : at + len(grow) * size])
+        Edit(layer.drop, grow, values[at * size : (at + len(grow)) * size])
         for layer, grow, values, at, size in zip(after, grown, born, first, sizes, strict=True)
     ]
 
@@ -220,73 +251,6 @@ def _plan_growth(
 def _edited(layers: Sequence[Layer], dropped: Sequence[Tensor], lost: Sequence[int], regrow: bool) -> list[Edited]:
     triples = enumerate(zip(layers, dropped, lost, strict=True))
     return [Edited(layer, drop, index, regrow, count) for index, (layer, drop, count) in triples]
-
-
-def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captured]:
-    """The layers as ``plan_rewiring`` needs them once the optimizer has stepped and the inactive gradients are cleared.
-
-    Called just before the step. Copies the largest inactive gradients, no more of them than parts can ask for.
-    """
-    views = [Captured(layer, method.signals) for layer in layers]
-    if method.constraint is not None:  # the largest may be where nothing can be grown
-        for view in views if method.schedule(ctx.step) is not None else ():
-            for signal in method.captured_signals:
-                view.store_all(signal)
-        return views
-    n = _drop_count(method, views, ctx)
-    if n is None or not method.captured_signals:
-        return views
-    rise = max(budget(method, views, ctx.step) - sum(view.nnz for view in views), 0)
-    if n == rise == 0:
-        return views
-    lost, limits = _limits(method, views, n, rise)
-    readable = [PartView(layer, method.allocate) for layer in layers]
-    samples = _sample(method, views, ctx)
-    for signal in method.captured_signals:
-        if samples is not None and signal in method.grow.signals:
-            for view, positions in zip(views, samples, strict=True):
-                view.store_sample(signal, positions)
-            if signal not in method.allocate.signals:
-                continue
-        tops = None
-        if isinstance(method.allocate, RanksTheNetwork) and signal in method.allocate.signals:
-            tops = method.allocate.candidates(readable, sum(lost) + rise, ctx)
-        if tops is None:
-            tops = [view.top_inactive(signal, k) for view, k in zip(views, limits, strict=True)]
-        for view, top, limit in zip(views, tops, limits, strict=True):
-            view.store_top(signal, top, limit)
-    return views
-
-
-def _sample(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Tensor] | None:
-    """The positions of each layer among which the growth chooses, if it does not choose among all."""
-    if not isinstance(method.grow, Samples):
-        return None
-    return [method.grow.sample(layer, index, ctx) for index, layer in enumerate(layers)]
-
-
-def _limits(method: Method, layers: Sequence[Layer], n: int, rise: int) -> tuple[list[int], list[int]]:
-    """The largest numbers of weights that each layer may lose and get, known before the optimizer's step.
-
-    ``rise``: by how many weights a rising density enlarges the network; they may all go to one layer.
-    """
-    lost = (
-        check_counts(f"`most` of drop={method.drop!r}", method.drop.most(layers, n), layers) if n else [0] * len(layers)
-    )
-    if rise:
-        return lost, [sum(lost) + rise] * len(layers)
-    room = [numel(one) - one.nnz + (k if method.regrow_dropped else 0) for one, k in zip(layers, lost, strict=True)]
-    return lost, check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), layers)
-
-
-def _drop_count(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
-    """How many weights to drop at this step: those above the budget of a falling density, and the fraction to move."""
-    fraction = method.schedule(ctx.step)
-    if fraction is None:
-        return None
-    nnz, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
-    excess = max(nnz - target, 0)
-    return min(excess + round(fraction * min(nnz, target)), sum(map(droppable, layers)))
 
 
 def counts(edits: Sequence[Edit], ranks: Ranks) -> tuple[list[int], list[int], list[int]]:

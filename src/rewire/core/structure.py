@@ -15,8 +15,9 @@ from torch import Tensor
 
 from rewire.core.even import settle_even
 from rewire.core.layer import Layer, LayerSpec, spec_of
+from rewire.core.ranks import Ranks
 from rewire.core.score import AnySignal
-from rewire.core.tile_views import LimitedEdited, TileLayer
+from rewire.core.tile_views import LimitedEdited, TileLayer, limited
 from rewire.core.tiles import Tiles
 from rewire.core.topology import Edit
 from rewire.core.views import Edited
@@ -50,11 +51,16 @@ class Constraint(Protocol):
 
 
 class Structure:
-    """The tiles of some layers under a constraint. Without a constraint, everything stays as it is."""
+    """The tiles of some layers under a constraint. Without a constraint, everything stays as it is.
 
-    def __init__(self, constraint: Constraint | None, layers: Sequence[Layer]) -> None:
-        self.constraint = constraint
-        self.tiles = [] if constraint is None else [constraint.tiles(spec_of(layer)) for layer in layers]
+    If layers are sharded over ranks, no shard may cut a tile: see ``core.arrangement``.
+    """
+
+    def __init__(self, constraint: Constraint | None, layers: Sequence[Layer], ranks: Ranks) -> None:
+        self.constraint, self.layers, self.ranks = constraint, layers, ranks
+        self.tiles: list[Tiles] = []
+        if constraint is not None:
+            self.tiles = [constraint.tiles(spec_of(layer)).within(layer.span) for layer in layers]
 
     def views(self, layers: Sequence[Layer]) -> Sequence[Layer]:
         """The layers as parts see them: layers of tiles, if tiles exist as a whole."""
@@ -66,32 +72,41 @@ class Structure:
         """The layers after the drop, as the allocation sees them."""
         if self.constraint is None or self.constraint.whole:
             return after
-        return [LimitedEdited(one, tiles, self._limits(one, tiles)) for one, tiles in self._with_tiles(after)]
+        limits = [self._limits(layer, tiles) for layer, tiles in zip(after, self.tiles, strict=True)]
+        return limited(after, self.tiles, limits, self.ranks)
 
     def settle(self, after: Sequence[Edited], counts: list[int]) -> tuple[Sequence[Edited], list[int]]:
         """The layers as growth sees them, and how many weights each one grows, once the allocation is known."""
         if self.constraint is None or not self.constraint.even:
             return after, counts
-        return settle_even(after, self.tiles, counts, self.constraint.least_salient, self.constraint.signals)
+        least, signals = self.constraint.least_salient, self.constraint.signals
+        return settle_even(after, self.tiles, counts, least, signals, self.ranks)
 
     def check_growth(self, part: object, grown: Sequence[Tensor], after: Sequence[Edited]) -> None:
-        """Raise if a tile got more weights than it may have."""
-        for one, positions in zip(after, grown, strict=True):
-            if not isinstance(one, LimitedEdited) or not len(positions):
-                continue
-            excess = one.tiles.counts(positions) - one.capacity
-            if bool((excess > 0).any()):
-                tile = int(excess.argmax())
-                raise ValueError(
-                    f"grow={part!r} puts {int(one.tiles.counts(positions)[tile])} weights into tile {tile} of "
-                    f"{one.name}, which has room for {int(one.capacity[tile])} under {self.constraint!r}: choose among "
-                    "`layer.admissible(candidates)`, and draw outside of `layer.occupied_beside(chosen, ctx)`"
-                )
+        """Raise, on all ranks, if a tile got more weights than it may have."""
+        if self.constraint is None or self.constraint.whole:
+            return
+        sentences = [self._overfull(part, positions, one) for positions, one in zip(grown, after, strict=True)]
+        rows = self.ranks.gather([int(sentence is not None) for sentence in sentences])
+        for one, sentence, column in zip(after, sentences, zip(*rows, strict=True), strict=True):
+            if any(column):
+                elsewhere = f"grow={part!r} puts too many weights into a tile of {one.name} on another rank"
+                raise ValueError(sentence or elsewhere)
 
-    def unit_sizes(self, layers: Sequence[Layer]) -> list[int]:
-        """How many weights one unit of the budget has in each layer."""
-        whole = self.constraint is not None and self.constraint.whole
-        return [tiles.size for tiles in self.tiles] if whole else [1] * len(layers)
+    def _overfull(self, part: object, grown: Tensor, layer: Edited) -> str | None:
+        """A sentence about a tile with too many weights, if there is one."""
+        if not isinstance(layer, LimitedEdited) or not len(grown):
+            return None
+        excess = layer.tiles.counts(grown) - layer.capacity
+        if not bool((excess > 0).any()):
+            return None
+        tile = int(excess.argmax())
+        return (
+            f"grow={part!r} puts {int(layer.tiles.counts(grown)[tile])} weights into tile "
+            f"{tile + layer.tiles.first} of {layer.name}, which has room for "
+            f"{int(layer.capacity[tile])} under {self.constraint!r}: choose among "
+            "`layer.admissible(candidates)`, and draw outside of `layer.occupied_beside(chosen, ctx)`"
+        )
 
     def expanded(self, edits: Sequence[Edit]) -> list[Edit]:
         """Edits of tiles as edits of weights, whose values are given for weights already."""
@@ -99,9 +114,6 @@ class Structure:
             return list(edits)
         pairs = zip(edits, self.tiles, strict=True)
         return [Edit(tiles.positions(edit.drop), tiles.positions(edit.grow), edit.value) for edit, tiles in pairs]
-
-    def _with_tiles(self, after: Sequence[Edited]) -> list[tuple[Edited, Tiles]]:
-        return list(zip(after, self.tiles, strict=True))
 
     def _limits(self, layer: Edited, tiles: Tiles) -> Tensor:
         assert self.constraint is not None
@@ -111,10 +123,17 @@ class Structure:
         return torch.full((tiles.count,), self.constraint.limit or tiles.size, device=active.device)
 
 
-def structure_fault(constraint: Constraint, layer: Layer) -> str | None:
-    """What contradicts the constraint in a layer, or ``None``."""
+def unit_sizes(constraint: Constraint | None, layers: Sequence[Layer]) -> list[int]:
+    """How many weights one unit of the budget has in each layer: those of a tile, if tiles exist as a whole."""
+    if constraint is None or not constraint.whole:
+        return [1] * len(layers)
+    return [constraint.tiles(spec_of(layer)).size for layer in layers]
+
+
+def structure_fault(constraint: Constraint, layer: Layer, active: Tensor | None = None) -> str | None:
+    """What contradicts the constraint in a layer, or ``None``. ``active``: all its positions, if it is sharded."""
     tiles = constraint.tiles(spec_of(layer))
-    counts = tiles.counts(layer.active())
+    counts = tiles.counts(layer.active() if active is None else active)
     if constraint.whole:
         wrong = (counts != 0) & (counts != tiles.size)
         meaning = f"where all {tiles.size} or none exist"

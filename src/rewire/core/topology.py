@@ -32,6 +32,13 @@ class ScoredPositions:
         """The ``k`` entries of largest value; of equal ones the first."""
         return self if k >= len(self) else self.where(topk_mask(self.values, k))
 
+    def at(self, positions: Tensor) -> Tensor:
+        """The values at sorted positions, zero where there is no entry."""
+        values = self.values.new_zeros(len(positions))
+        there = contains(self.positions, positions)
+        values[there] = self.values[torch.searchsorted(self.positions, positions[there])]
+        return values
+
 
 @dataclass(frozen=True)
 class Edit:

@@ -145,11 +145,7 @@ class Captured:
     def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
         """The signal at sorted inactive positions; gradients as before the step, and only where they were sampled."""
         if signal in self._complete:
-            top, _ = self._tops[signal]
-            values = top.values.new_zeros(len(positions))
-            there = torch.isin(positions, top.positions)
-            values[there] = top.values[torch.searchsorted(top.positions, positions[there])]
-            return values
+            return self._tops[signal][0].at(positions)
         if signal in self._samples:
             sampled, values = self._samples[signal]
             if bool(torch.isin(positions, sampled).all()):

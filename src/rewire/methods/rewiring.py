@@ -186,7 +186,7 @@ def chts(
     schedule = Periodic(every, until, Constant(fraction))
     return Method(
         start=start_from(start),
-        density=Sigmoid(max(initial, density), density, begin=0, until=schedule.last),
+        density=Sigmoid(max(initial, density), density, begin=0, until=schedule.last, steepness=12.0),
         schedule=schedule,
         drop=Percolated(SoftLowest(sharpness=Linear(1.0, 3.0, begin=0, until=schedule.last)), tuple(chain)),
         allocate=InPlace(),

@@ -22,12 +22,14 @@ class Select:
     """``times`` calls of ``ranks.largest`` or ``ranks.merge`` on ``lists`` lists of values of a signal.
 
     ``contests``: how many independent selections one call makes, ``lists`` for ``largest`` and 1 for ``merge``.
+    ``itemsize``: the bytes of a value, if it does not have those of the signal.
     """
 
     contests: int
     lists: int
     signal: AnySignal
     times: int = 1
+    itemsize: int | None = None
 
 
 Collectives = list[Gather | Select]

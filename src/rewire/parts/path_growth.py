@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from rewire.core.layer import Context, LayerSpec, numel
-from rewire.core.ranks import ALONE
+from rewire.core.layer import Context, LayerSpec, Signal, numel
 from rewire.core.score import AnySignal
 from rewire.core.topology import ScoredPositions
 from rewire.core.views import Edited
+from rewire.parts.collectives import Collectives, Gather, Select
 from rewire.parts.grow import fill_at_random
 from rewire.parts.soft_drop import gumbel
 
@@ -24,11 +25,16 @@ class ShortPaths:
     """
 
     soft: bool = True
+    whole_layers: ClassVar[bool] = True
 
     @property
     def signals(self) -> frozenset[AnySignal]:
         """Reads no signal."""
         return frozenset()
+
+    def collectives(self, layers: int) -> Collectives:
+        """A selection of scores in each layer, one after the other, and a random draw if too few are not zero."""
+        return [Select(1, 1, Signal.WEIGHT, times=layers, itemsize=8), Gather(1, times=2 * layers)]
 
     def refuse(self, specs: Sequence[LayerSpec]) -> None:
         """Raise unless all layers are linear."""
@@ -41,10 +47,14 @@ class ShortPaths:
 
     def __call__(self, layer: Edited, k: int, ctx: Context) -> Tensor:
         """Score the links that are missing after the drop, then draw."""
-        if ctx.ranks is not ALONE:
-            raise ValueError(f"{self!r} reads the topology of whole layers, and {layer.name} is sharded")
         if k == 0:
             return layer.drop[:0]
+        return fill_at_random(layer, self._candidates(layer, ctx), k, k, ctx)
+
+    def _candidates(self, layer: Edited, ctx: Context) -> ScoredPositions:
+        """The missing links with a score, and the keys by which they are ranked; none on ranks without the layer."""
+        if not len(layer.span):
+            return ScoredPositions(torch.empty(0, dtype=torch.float64, device=layer.drop.device), layer.drop[:0])
         links = torch.zeros(numel(layer), dtype=torch.bool, device=layer.drop.device)
         links[layer.active()] = True
         scores = ch3_l3(links.view(-1, layer.shape[-1])).flatten()
@@ -54,7 +64,7 @@ class ShortPaths:
         if self.soft:
             noise = gumbel(numel(layer), ctx.generator("paths", layer.index))
             keys = keys.log() + noise[candidates.cpu()].to(keys.device)
-        return fill_at_random(layer, ScoredPositions(keys, candidates), k, k, ctx)
+        return ScoredPositions(keys, candidates)
 
 
 def ch3_l3(links: Tensor) -> Tensor:

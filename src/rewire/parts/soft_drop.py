@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rewire.core.layer import Context, Layer, LayerSpec, Signal, droppable, numel
 from rewire.core.protocols import Curve, Drop
-from rewire.core.ranks import ALONE
 from rewire.core.score import AnySignal
 from rewire.core.topology import ScoredPositions
 from rewire.parts.apportion import apportion
@@ -38,8 +37,8 @@ class SoftLowest:
         return frozenset({self.score})
 
     def collectives(self, layers: int) -> Collectives:
-        """A selection in each layer."""
-        return [Select(layers, layers, self.score)]
+        """A selection in each layer, among keys of eight bytes."""
+        return [Select(layers, layers, self.score, itemsize=8)]
 
     def most(self, layers: Sequence[Layer], n: int) -> list[int]:
         """Exactly the layer's share of ``n``."""
@@ -81,8 +80,13 @@ class Percolated:
         """Those of the other drop."""
         return self.drop.signals
 
+    @property
+    def whole_layers(self) -> bool:
+        """Whether sharded layers have to be brought to one rank: a chain is followed from layer to layer."""
+        return bool(self.chain) or bool(getattr(self.drop, "whole_layers", False))
+
     def collectives(self, layers: int) -> Collectives:
-        """Those of the other drop: the rest needs whole layers."""
+        """Those of the other drop: the rest happens where the layers are."""
         asked: Collectives = getattr(self.drop, "collectives", lambda _: [])(layers)
         return asked
 
@@ -108,8 +112,6 @@ class Percolated:
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Drop, then follow the chain back and forth."""
-        if self.chain and ctx.ranks is not ALONE:
-            raise ValueError(f"{self!r} reads the topology of whole layers, and they are sharded: leave chain= out")
         dropped = self.drop(layers, n, ctx)
         index = {layer.name: i for i, layer in enumerate(layers)}
         chain = [index[name] for name in self.chain]

@@ -32,7 +32,10 @@ def check(store: Store, peers: Peers, budget: int | None, constraint: Constraint
     """Raise one error that lists everything that is not as it must be; ``budget``: the number of weights, if known."""
     faults = [f"{layer.name}: {fault}" for layer in store.layers for fault in _faults(layer, store)]
     if constraint is not None:
-        found = [(layer.name, structure_fault(constraint, layer)) for layer in store.layers]
+        found = [
+            (layer.name, structure_fault(constraint, layer, store.ranks.join([layer.active()])[0]))
+            for layer in store.layers
+        ]
         faults += [f"{name}: {fault}" for name, fault in found if fault]
     faults += _differing_ranks(store.layers, store, peers)
     nnz = sum(layer.nnz for layer in store.layers)

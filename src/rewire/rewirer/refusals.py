@@ -8,7 +8,7 @@ from torch import nn
 from rewire.core.dense_ops import is_expanded
 from rewire.core.layer import LayerSpec
 from rewire.core.method import Method, density_bounds
-from rewire.distributed.dtensor import is_sharded, local
+from rewire.distributed.dtensor import local
 from rewire.model.select import SelectedWeight
 from rewire.model.state_names import is_packed, is_sparse
 from rewire.parts.constrained_start import refuse_budget
@@ -46,7 +46,8 @@ def refuse_unfit_weights(method: Method, weights: Sequence[SelectedWeight], opti
     """Raise if the weights are in a state, or have an optimizer or a shape, that this method cannot begin with."""
     _refuse_wrong_state(weights, optimizers)
     _refuse_layers(method, [one.spec for one in weights])
-    _refuse_constraint(method, weights)
+    if method.constraint is not None:
+        refuse_budget(method.constraint, [one.spec for one in weights], *sorted(density_bounds(method.density)))
 
 
 def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
@@ -74,15 +75,3 @@ def _refuse_layers(method: Method, specs: Sequence[LayerSpec]) -> None:
         refuse = getattr(part, "refuse", None)
         if refuse is not None:
             refuse(specs)
-
-
-def _refuse_constraint(method: Method, weights: Sequence[SelectedWeight]) -> None:
-    """Raise if a constraint cannot be satisfied by these layers."""
-    if method.constraint is None:
-        return
-    for one in weights:
-        if is_sharded(one.parameter):
-            raise ValueError(
-                f"{one.spec.name} is sharded, and {method.constraint!r} needs whole layers: use DistributedDataParallel"
-            )
-    refuse_budget(method.constraint, [one.spec for one in weights], *sorted(density_bounds(method.density)))

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from rewire.core.capture import capture
 from rewire.core.layer import Context, Signal
-from rewire.core.method import Method, Rewiring, budget, capture, counts, meets_budget, plan_rewiring
+from rewire.core.method import Method, Rewiring, budget, counts, meets_budget, plan_rewiring
 from rewire.core.topology import Edit
 from rewire.core.views import Captured
 from rewire.distributed.dtensor import copy_into

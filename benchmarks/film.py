@@ -1,7 +1,8 @@
 """``python -m benchmarks.film FOLDER``: what recording a film of ResNet-18 costs, and how smoothly Chromium plays it.
 
 100 rewirings of GGR at 97 % sparsity, one after every step, on random images of CIFAR's size: how long a rewiring takes
-does not depend on what the images show. The film stays in the folder and is recorded only if it is not there yet.
+does not depend on what the images show. The film stays in the folder and is recorded only if it is not there yet. Its
+size is compared with the least that any code could need.
 """
 
 import json
@@ -14,18 +15,20 @@ import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
+from math import lgamma, log, prod
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 import rewire
 from rewire.core.method import Rewiring
 from rewire.core.topology import Edit
-from rewire.film.format import NAME
+from rewire.film.format import NAME, read
 from rewire.film.recorder import Recorder
-from rewire.film.server import page
+from rewire.film.server import page, save
 from rewire.lab import models
 
 REWIRINGS, ORDINARY = 100, 10
@@ -79,9 +82,49 @@ def recording(folder: Path) -> dict[str, float]:
         "ordinary optimizer step [ms]": 1e3 * median(steps[-ORDINARY:]),
         "optimizer step with rewiring [ms]": 1e3 * median(steps[: len(rewirer.history)]),
         "of which recording [ms]": 1e3 * median(film.seconds),
-        "film [MB]": film.path.stat().st_size / 1e6,
-        "bytes per moved weight": film.path.stat().st_size / grown,
+        "longest recording [ms]": 1e3 * max(film.seconds),
     }
+
+
+def sizes(film: Path) -> dict[str, float]:
+    """Bytes of a film and of a page with it, and the least that the film could take.
+
+    If all sets of positions of these sizes were equally likely, no code could write them in fewer bits, on average,
+    than the binary logarithm of their number. It falls if one knows how many of the dropped weights were newborns.
+    """
+    start, *events = read(film)
+    layers = [(prod(layer["shape"]), layer["active"].size, np.zeros(0, np.int64)) for layer in start["layers"]]
+    plain = knowing = sum(bits(size, active) for size, active, _ in layers)
+    moved = dropped = young = 0
+    for event in events:
+        if event["kind"] != "rewiring":
+            continue
+        for i, ((size, active, newborn), edit) in enumerate(zip(layers, event["layers"], strict=True)):
+            drop, grow = edit["drop"].size, edit["grow"].size
+            fresh = int(np.isin(edit["drop"], newborn).sum())
+            grown = bits(size - active + drop, grow)
+            plain += bits(active, drop) + grown
+            knowing += bits(newborn.size, fresh) + bits(active - newborn.size, drop - fresh) + grown
+            moved, dropped, young = moved + grow, dropped + drop, young + fresh
+            layers[i] = size, active - drop + grow, edit["grow"]
+    with tempfile.TemporaryDirectory() as folder:
+        save([film], Path(folder) / "film.html")
+        saved = (Path(folder) / "film.html").stat().st_size
+    written = film.stat().st_size
+    return {
+        "film [MB]": written / 1e6,
+        "saved page [MB]": saved / 1e6,
+        "moved weights": moved,
+        "bytes per moved weight": written / moved,
+        "least possible [MB]": plain / 8e6,
+        "dropped that the rewiring before grew [%]": 100 * young / dropped,
+        "least possible, knowing how many [MB]": knowing / 8e6,
+    }
+
+
+def bits(n: int, k: int) -> float:
+    """The binary logarithm of the number of subsets of k among n."""
+    return (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)) / log(2)
 
 
 def playing(film: Path, size: str) -> dict[str, float]:
@@ -89,7 +132,7 @@ def playing(film: Path, size: str) -> dict[str, float]:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise FileNotFoundError("no chromium: install it to measure how smoothly films play")
-    content = page([{"title": film.parent.name, "text": film.read_text()}]).replace("</body>", PROBE + "</body>")
+    content = page([(film.parent.name, film)]).replace("</body>", PROBE + "</body>")
     answers: list[dict[str, list[float]]] = []
     arrived = threading.Event()
 
@@ -138,6 +181,7 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/film-resnet18")
     if not (folder / NAME).exists():
         show("recording", recording(folder))
+    show("size", sizes(folder / NAME))
     for size in ("390,800", "1280,900", "3840,2160"):
         show(f"playing at {size.replace(',', ' x ')}", playing(folder / NAME, size))
 

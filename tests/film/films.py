@@ -1,5 +1,6 @@
 """Films of small trainings, and what they should show."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -39,3 +40,13 @@ def recorded(folder, **settings):
         train(model, optimizer, 20, first=20)
         film.log(loss=0.5, accuracy=0.75)
     return rewirer, film.path
+
+
+def plain(lines):
+    """Lines with lists instead of arrays, without metrics, to compare them."""
+    lists = [
+        [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in one.items()} for one in line["layers"]]
+        for line in lines
+        if line["kind"] != "metrics"
+    ]
+    return lists, [line["step"] for line in lines if line["kind"] != "metrics"]

@@ -1,9 +1,11 @@
 """The colours of the page: told apart by everyone, and readable on both grounds."""
 
+import json
 import re
 
 import numpy as np
 import pytest
+from tests.film.test_page import browser, opened
 
 from rewire.film.server import page
 
@@ -33,6 +35,33 @@ def test_colours_that_mean_something_differ_for_everyone(scheme, blindness):
         assert distance > 15, (one, other, distance)
     for text in ("ink", "soft", "born", "dropped", "loss", "accuracy"):
         assert contrast(palette[text], palette["ground"]) >= 4.5, text
+
+
+# Appended to the page: the colours of the bands of networks of several depths, as they are drawn.
+BANDS = """<script>(() => {
+  const canvas = document.createElement("canvas"), c = canvas.getContext("2d");
+  const drawn = (...colours) => {
+    for (const colour of colours) { c.fillStyle = colour; c.fillRect(0, 0, 1, 1); }
+    return "#" + [...c.getImageData(0, 0, 1, 1).data].slice(0, 3).map((v) => v.toString(16).padStart(2, "0")).join("");
+  };
+  const bands = [2, 3, 5, 8, 16, 21, 54].map((n) =>
+    Array.from({length: n}, (_, i) => drawn(css("--ground"), hue(i, n, 0.82))));
+  document.title = JSON.stringify([dark(), css("--ground"), bands]);
+})();</script>"""
+
+
+@browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_neighbouring_bands_differ_for_everyone_and_from_the_ground(scheme, tmp_path):
+    (tmp_path / "probe.html").write_text(page() + BANDS)
+    dom = opened(f"file://{tmp_path / 'probe.html'}", tmp_path, scheme=scheme)
+    is_dark, ground, networks = json.loads(dom.partition("<title>")[2].partition("</title>")[0])
+    assert is_dark == (scheme == "dark")
+    for matrix in BLINDNESS.values():
+        for bands in networks:
+            seen = np.array([lab(colour, matrix) for colour in bands])
+            assert np.linalg.norm(np.diff(seen, axis=0), axis=1).min() > 8, bands
+            assert np.linalg.norm(seen - lab(ground, matrix), axis=1).min() > 20, bands
 
 
 def contrast(one, other):

@@ -1,78 +1,178 @@
-"""The file of a film: JSON lines, appended while a training runs. A half-written last line is ignored.
+"""The file of a film, appended while a training runs: lines of JSON, some followed by positions in binary.
 
-The first line describes the layers and where their weights start; then a line for each rewiring and for each set of
-metrics. Lists of positions are differences of sorted integers as LEB128 bytes, compressed with zlib, in base64: about a
-byte per moved weight.
+A line that says ``"bytes": N`` is followed by N bytes and a line feed. The first line describes the layers, and its
+bytes say where their weights start; then comes a line for each rewiring and for each set of metrics. What was cut off
+at the end, because it is being written or was never finished, is ignored.
+
+Edits are subsets (``subsets.py``) of what the topology allows: first the positions dropped among those that the
+previous rewiring grew, which are most of them; then those dropped among the others; then those grown among all that
+are inactive by then. So each edit can only be read after those before it.
 """
 
-import base64
 import json
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FORMAT = "rewire-film-1"
-NAME = "film.jsonl"  # inside the folder of a run
+from rewire.film import old_format
+from rewire.film.subsets import BitReader, BitWriter, Positions
 
-
-def encode(positions: Sequence[int] | NDArray[np.int64]) -> str:
-    """Sorted positions as text.
-
-    >>> decode(encode([3, 4, 400])).tolist()
-    [3, 4, 400]
-    """
-    sorted_positions = np.asarray(positions, np.int64)
-    gaps = sorted_positions - np.concatenate([[0], sorted_positions[:-1]])
-    return base64.b64encode(zlib.compress(_to_bytes(gaps), 6)).decode()
+FORMAT = "rewire-film-2"
+NAME = "film.rewire"  # inside the folder of a run
+Event = dict[str, Any]  # what a line says; the positions of its layers are sorted arrays
 
 
-def decode(text: str) -> NDArray[np.int64]:
-    """The positions that ``encode`` was given."""
-    octets = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
-    ends = np.flatnonzero(octets < 128)
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    place = np.arange(len(octets)) - np.repeat(starts, ends - starts + 1)  # of an octet within its number
-    parts = (octets & 127).astype(np.int64) << (7 * place)
-    return np.cumsum(np.add.reduceat(parts, starts)) if len(ends) else np.zeros(0, np.int64)
+def film_in(folder: Path) -> Path | None:
+    """The film in the folder of a run, if there is one."""
+    return next((folder / name for name in (NAME, old_format.NAME) if (folder / name).is_file()), None)
 
 
-def _to_bytes(numbers: NDArray[np.int64]) -> bytes:
-    """Unsigned LEB128: seven bits an octet, lowest first; all but the last have their high bit set."""
-    bits = np.frexp(numbers.astype(np.float64))[1]  # exact: positions are below 2**53
-    lengths = np.maximum((bits + 6) // 7, 1)
-    place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    octets = (np.repeat(numbers, lengths) >> (7 * place)) & 127
-    octets[place < np.repeat(lengths, lengths) - 1] |= 128
-    return bytes(octets.astype(np.uint8))
+class StrayError(ValueError):
+    """An edit drops positions that are inactive, or grows some that are active."""
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a film, the header first. What was cut off in the middle of a line is left out."""
-    lines = []
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                lines.append(json.loads(line))
-    if not lines or lines[0].get("format") != FORMAT:
+@dataclass
+class LayerState:
+    """The active positions of a layer: those that the last rewiring grew, and the older ones."""
+
+    size: int
+    older: Positions
+    newborn: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def active(self) -> Positions:
+        """All active positions, sorted."""
+        return _merged(self.older, self.newborn)
+
+    def write_edit(self, writer: BitWriter, drop: Positions, grow: Positions) -> None:
+        """Write sorted positions that are dropped and grown, and follow them."""
+        young, is_young = _ranks(self.newborn, drop)
+        old, is_old = _ranks(self.older, drop[~is_young])
+        if not is_old.all():
+            raise StrayError(f"{int((~is_old).sum())} positions are dropped that were not active")
+        writer.subset(young, len(self.newborn))
+        writer.subset(old, len(self.older))
+        self._drop(young, old)
+        if _ranks(self.older, grow)[1].any():
+            raise StrayError("positions are grown that were active already")
+        writer.subset(grow - np.searchsorted(self.older, grow), self.size - len(self.older))
+        self.newborn = grow
+
+    def read_edit(self, reader: BitReader) -> dict[str, Positions]:
+        """The next edit, which is followed."""
+        young, old = reader.subset(len(self.newborn)), reader.subset(len(self.older))
+        drop = _merged(self.newborn[young], self.older[old])
+        self._drop(young, old)
+        rank = reader.subset(self.size - len(self.older))
+        # The inactive position of rank r has as many active ones before it as have at most r inactive ones before them.
+        inactive_before = self.older - np.arange(len(self.older))
+        self.newborn = rank + np.searchsorted(inactive_before, rank, side="right")
+        return {"drop": drop, "grow": self.newborn}
+
+    def _drop(self, young: Positions, old: Positions) -> None:
+        self.older = _merged(np.delete(self.older, old), np.delete(self.newborn, young))
+
+
+class Encoder:
+    """Events as the bytes of a film. The first event is the start; edits must follow from one another."""
+
+    def __init__(self) -> None:
+        self._layers: list[LayerState] = []
+
+    def encode(self, event: Event) -> bytes:
+        """The bytes of the next event."""
+        if event["kind"] not in ("start", "rewiring"):
+            return json.dumps(event).encode() + b"\n"
+        writer = BitWriter()
+        about = {name: value for name, value in event.items() if name != "layers"}
+        if event["kind"] == "start":
+            about["format"] = FORMAT  # also if the event was read from a film of the first format
+            about["layers"] = [{"name": layer["name"], "shape": layer["shape"]} for layer in event["layers"]]
+            self._layers = [LayerState(prod(layer["shape"]), layer["active"]) for layer in event["layers"]]
+            for state in self._layers:
+                writer.subset(state.older, state.size)
+        else:
+            for state, edit in zip(self._layers, event["layers"], strict=True):
+                state.write_edit(writer, edit["drop"], edit["grow"])
+        content = writer.to_bytes()
+        return json.dumps(about | {"bytes": len(content)}).encode() + b"\n" + content + b"\n"
+
+
+class Decoder:
+    """The events of a film, of this format or the first one, in their order."""
+
+    def __init__(self) -> None:
+        self._layers: list[LayerState] = []
+        self._old = False
+
+    def decode(self, event: Event, content: bytes) -> Event:
+        """What a line and the bytes after it say."""
+        if event["kind"] == "start":
+            self._old = event["format"] == old_format.FORMAT
+        if self._old:
+            return old_format.decode_event(event)
+        about = {name: value for name, value in event.items() if name != "bytes"}
+        reader = BitReader(content)
+        if event["kind"] == "start":
+            sizes = [prod(layer["shape"]) for layer in event["layers"]]
+            self._layers = [LayerState(size, reader.subset(size)) for size in sizes]
+            starts = zip(event["layers"], self._layers, strict=True)
+            about["layers"] = [layer | {"active": state.older} for layer, state in starts]
+        elif event["kind"] == "rewiring":
+            about["layers"] = [state.read_edit(reader) for state in self._layers]
+        return about
+
+
+def read(path: Path) -> list[Event]:
+    """The events of a film, the start first. What was cut off at the end is left out."""
+    data = path.read_bytes()
+    if not any(f'"format": "{name}"'.encode() in data[:100] for name in (FORMAT, old_format.FORMAT)):
         raise ValueError(f"{path} is not a film: its first line should say {FORMAT!r}. Record one with rewire.record")
-    return lines
+    decoder = Decoder()
+    try:
+        return [decoder.decode(*one) for one in _lines(data)]
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def topology_after(lines: Sequence[dict[str, Any]]) -> list[list[int]]:
-    """The active positions of each layer, sorted, after all these lines of a film."""
-    header, *rest = lines
-    active = [decode(layer["active"]) for layer in header["layers"]]
-    for line in rest:
-        if line["kind"] == "rewiring":
-            active = [_edited(positions, edit) for positions, edit in zip(active, line["layers"], strict=True)]
+def topology_after(events: Sequence[Event]) -> list[list[int]]:
+    """The active positions of each layer, sorted, after all these events of a film."""
+    start, *rest = events
+    active = [layer["active"] for layer in start["layers"]]
+    for event in rest:
+        if event["kind"] == "rewiring":
+            active = [_edited(positions, edit) for positions, edit in zip(active, event["layers"], strict=True)]
     return [positions.tolist() for positions in active]
 
 
-def _edited(positions: NDArray[np.int64], edit: dict[str, str]) -> NDArray[np.int64]:
-    if not edit:
-        return positions
-    return np.union1d(np.setdiff1d(positions, decode(edit["drop"]), assume_unique=True), decode(edit["grow"]))
+def _lines(data: bytes) -> Iterator[tuple[Event, bytes]]:
+    """Each whole line, and the bytes after it."""
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        event = json.loads(data[at:end])
+        after = end + 1 + event["bytes"] if "bytes" in event else end + 1
+        at = after + ("bytes" in event)  # a line feed
+        if at > len(data):
+            return
+        yield event, data[end + 1 : after]
+
+
+def _edited(positions: Positions, edit: dict[str, Positions]) -> Positions:
+    return np.union1d(np.setdiff1d(positions, edit["drop"], assume_unique=True), edit["grow"])
+
+
+def _ranks(among: Positions, positions: Positions) -> tuple[Positions, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The indices in a sorted list of those positions that are in it, and which these are."""
+    ranks = np.searchsorted(among, positions)
+    inside = np.zeros(len(positions), bool)
+    within = ranks < len(among)
+    inside[within] = among[ranks[within]] == positions[within]
+    return ranks[inside], inside
+
+
+def _merged(many: Positions, few: Positions) -> Positions:
+    return np.insert(many, np.searchsorted(many, few), few) if len(few) else many

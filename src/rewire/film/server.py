@@ -1,5 +1,6 @@
 """``rewire watch``: a page, for this machine alone, that follows films as they are written. It writes nothing."""
 
+import base64
 import json
 import os
 import socket
@@ -10,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from rewire.film.format import NAME
+from rewire.film.format import film_in
 
 HOST, PORT, TRIES = "127.0.0.1", 8420, 20
 CHUNK = 1 << 22  # bytes of a film in one answer
-SCRIPTS = ("film.js", "draw.js", "page.js")
+SCRIPTS = ("decode.js", "film.js", "draw.js", "river.js", "page.js")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
@@ -24,7 +25,8 @@ def find_films(target: Path) -> list[Path]:
         return [target]
     if not target.exists():
         raise FileNotFoundError(f"{target} does not exist: give the folder of a run, or a folder of runs")
-    films = [target / NAME] if (target / NAME).is_file() else sorted(target.glob(f"*/{NAME}"))
+    own = film_in(target)
+    films = [own] if own is not None else _films_below(target)
     if not films:
         raise FileNotFoundError(
             f"{target} holds no film: train with `rewire train`, or record one in your loop with rewire.record"
@@ -32,11 +34,12 @@ def find_films(target: Path) -> list[Path]:
     return films
 
 
-def page(films: Sequence[dict[str, str]] = ()) -> str:
-    """The page; with films (title and text), one that shows these and asks for nothing."""
+def page(films: Sequence[tuple[str, Path]] = ()) -> str:
+    """The page; with films (titles and files), one that shows these and asks for nothing."""
     folder = files("rewire.film").joinpath("page")
     script = "\n".join(folder.joinpath(name).read_text() for name in SCRIPTS)
-    embedded = json.dumps(list(films)).replace("<", "\\u003c")  # so that no text can end the script
+    contents = [{"title": title, "data": base64.b64encode(path.read_bytes()).decode()} for title, path in films]
+    embedded = json.dumps(contents).replace("<", "\\u003c")  # so that no text can end the script
     text = folder.joinpath("page.html").read_text()
     for mark, content in (
         ("/*STYLE*/", folder.joinpath("page.css").read_text()),
@@ -53,9 +56,9 @@ def save(films: Sequence[Path], out: Path) -> None:
     """One HTML file with films inside, which needs nothing but a browser."""
     if out.suffix != ".html":
         raise ValueError(f"{out} should end in .html")
-    contents = [{"title": _title(path), "text": path.read_text()} for path in films]
+    content = page([(_title(path), path) for path in films])
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page(contents))
+    out.write_text(content)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -130,7 +133,8 @@ class Server(ThreadingHTTPServer):
     def find_new_films(self) -> list[Path]:
         """All films, those that were begun since the last look at the end, so that the others keep their numbers."""
         if self._folder is not None and self._folder.is_dir():
-            self.films += [path for path in sorted(self._folder.glob(f"*/{NAME}")) if path not in self.films]
+            known = {path.parent for path in self.films}
+            self.films += [path for path in _films_below(self._folder) if path.parent not in known]
         return self.films
 
     @property
@@ -148,5 +152,10 @@ def _free_port(first: int) -> int:
     raise OSError(f"ports {first} to {first + TRIES - 1} of {HOST} are all taken: give another one with --port")
 
 
+def _films_below(folder: Path) -> list[Path]:
+    """The films of the runs in a folder."""
+    return [film for run in sorted(folder.iterdir()) if run.is_dir() and (film := film_in(run)) is not None]
+
+
 def _title(path: Path) -> str:
-    return path.parent.name if path.name == NAME else path.stem
+    return path.resolve().parent.name if path == film_in(path.parent) else path.stem

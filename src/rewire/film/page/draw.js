@@ -1,11 +1,10 @@
-// Drawing: the river, the curves, the masks and one enlarged layer.
+// Drawing: what all plots share, the curves, the masks and one enlarged layer.
 const $ = (id) => document.getElementById(id);
 const styles = new Map(); // read once for each scheme: asking the browser forces it to lay out the page
 const css = (name) => {
   if (!styles.has(name)) styles.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   return styles.get(name);
 };
-const HUES = [210, 35, 160, 330, 265, 95, 185, 15, 235, 300, 60, 140];
 function fit(canvas, height) {
   const ratio = devicePixelRatio || 1,
     width = canvas.clientWidth || 600;
@@ -21,136 +20,89 @@ function fit(canvas, height) {
 }
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const dark = () => scheme.matches;
-const hue = (i, alpha) => `hsl(${HUES[i % HUES.length]} ${i % 24 < 12 ? 62 : 38}% ${dark() ? 58 : 46}% / ${alpha})`;
+const wideScreen = matchMedia("(min-width: 2200px)"); // as in page.css
+const enlarge = () => (wideScreen.matches ? 1.5 : 1); // of everything that is text in a plot
+const room = (width) => (width >= 620 * enlarge() ? enlarge() * Math.min(250, Math.max(170, width * 0.15)) : 0); // for labels
+const EDGE = 6; // left and right of a plot
+// where a step is; the river and all curves share this axis
+const across = (step, last, width) => EDGE + (last ? ((width - room(width) - 2 * EDGE) * step) / last : 0);
 
-function flows(before, after) {
-  // from each layer that lost to each that gained, in proportion to the gains
-  const change = after.map((n, i) => n - before[i]);
-  const gained = change.reduce((s, d) => s + Math.max(d, 0), 0),
-    list = [];
-  if (!gained) return list;
-  change.forEach((lost, from) => {
-    if (lost < 0)
-      change.forEach((d, to) => {
-        if (d > 0) list.push([from, to, (-lost * d) / gained]);
-      });
-  });
+function ticks(last, width) {
+  // round steps, not more than fit
+  const most = Math.max(2, (width - room(width)) / (120 * enlarge()));
+  let size = 1;
+  while (last / size > most) size *= String(size)[0] === "2" ? 2.5 : 2;
+  const list = [];
+  for (let step = 0; step <= last; step += size) list.push(step);
   return list;
 }
-
-// The whole river is drawn once, until there is a new rewiring, another size or another scheme; a frame only copies it.
-const RIVER = 260; // its height
-function river(canvas, film, end, head) {
-  const [c, width] = fit(canvas, RIVER),
-    ratio = devicePixelRatio || 1;
-  if (!film.columns.length) return;
-  const key = [film.columns.length, end, width, ratio, dark()].join();
-  if (!canvas.drawn || canvas.drawn.key !== key) {
-    const image = document.createElement("canvas");
-    image.width = canvas.width;
-    image.height = canvas.height;
-    const context = image.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    drawRiver(context, width, film, end);
-    canvas.drawn = { key, image };
+function shortened(c, text, most) {
+  // without its middle if it is too long
+  if (c.measureText(text).width <= most) return text;
+  for (let n = text.length - 1; n > 3; n--) {
+    const short = text.slice(0, Math.ceil(n / 2)) + "\u2026" + text.slice(text.length - Math.floor(n / 2));
+    if (c.measureText(short).width <= most) return short;
   }
-  const at = place(head, end, width),
-    past = Math.round((at + 1) * ratio);
-  c.setTransform(1, 0, 0, 1, 0, 0);
-  const part = (from, to) =>
-    to > from && c.drawImage(canvas.drawn.image, from, 0, to - from, canvas.height, from, 0, to - from, canvas.height);
-  part(0, Math.min(past, canvas.width));
-  c.globalAlpha = 0.3;
-  part(past, canvas.width);
-  c.globalAlpha = 1;
-  c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  c.fillStyle = css("--ink");
-  c.fillRect(at - 0.5, 0, 1, RIVER);
+  return "\u2026";
 }
-const place = (column, end, width) => (end ? 4 + ((width - 8) * column) / end : 4);
+const count = (n) => Math.round(n).toLocaleString("en");
+const font = (size, weight = "") => `${weight} ${size * enlarge()}px system-ui, sans-serif`;
 
-function drawRiver(c, width, film, end) {
-  const columns = film.columns,
-    most = Math.max(...columns.map((k) => k.nnz.reduce((a, b) => a + b, 0))) || 1,
-    gap = Math.min(3, 60 / film.layers.length),
-    room = RIVER - gap * (film.layers.length - 1),
-    pillar = Math.min(6, Math.max(1, (width - 8) / (end + 1) / 3));
-  const tops = columns.map((column) => {
-    let y = 0;
-    return column.nnz.map((n) => {
-      const top = y;
-      y += (n / most) * room + gap;
-      return top;
-    });
-  });
-  for (let t = 0; t < columns.length; t++) {
-    const x = place(t, end, width);
-    columns[t].nnz.forEach((n, i) => {
-      c.fillStyle = hue(i, 0.95);
-      c.fillRect(x - pillar / 2, tops[t][i], pillar, Math.max((n / most) * room, 0.6));
-    });
-    if (t + 1 === columns.length) break;
-    const from = columns[t].nnz,
-      to = columns[t + 1].nnz,
-      left = x + pillar / 2,
-      right = place(t + 1, end, width) - pillar / 2,
-      mid = (left + right) / 2,
-      out = tops[t].slice(),
-      into = tops[t + 1].slice();
-    const ribbon = (a, b, n, colour) => {
-      const h = Math.max((n / most) * room, 0.3);
-      c.fillStyle = colour;
-      c.beginPath();
-      c.moveTo(left, a);
-      c.bezierCurveTo(mid, a, mid, b, right, b);
-      c.lineTo(right, b + h);
-      c.bezierCurveTo(mid, b + h, mid, a + h, left, a + h);
-      c.fill();
-      return (n / most) * room;
-    };
-    from.forEach((n, i) => {
-      const h = ribbon(out[i], into[i], Math.min(n, to[i]), hue(i, 0.42));
-      out[i] += h;
-      into[i] += h;
-    });
-    for (const [a, b, n] of flows(from, to)) {
-      const h = ribbon(out[a], into[b], n, hue(a, 0.8));
-      out[a] += h;
-      into[b] += h;
-    }
-  }
-}
-
-function curve(canvas, film, last, series) {
-  const height = 84,
+const CURVE = 92; // the height of a plot of curves
+function curve(canvas, film, last, head, series) {
+  const larger = enlarge(),
+    height = CURVE * larger,
     [c, width] = fit(canvas, height),
-    x = (step) => (last ? 4 + ((width - 8) * step) / last : 4);
-  c.font = "12px system-ui";
-  c.textBaseline = "top";
-  let label = 4;
-  for (const [name, points, colour, format] of series) {
+    beside = room(width),
+    end = across(last, last, width),
+    low = height - 8,
+    high = beside ? 10 : 24 * larger;
+  c.strokeStyle = css("--line");
+  c.lineWidth = 1;
+  for (const step of ticks(last, width)) {
+    const x = Math.round(across(step, last, width)) + 0.5;
+    c.beginPath();
+    c.moveTo(x, high - 4);
+    c.lineTo(x, low + 4);
+    c.stroke();
+  }
+  let at = beside ? high + 12 * larger : EDGE;
+  c.textBaseline = "alphabetic";
+  for (const [name, points, colourName, format] of series) {
     if (!points.length) continue;
     const values = points.map((p) => p[1]),
-      low = Math.min(...values),
-      high = Math.max(...values),
-      span = high - low || 1;
-    c.strokeStyle = css(colour);
-    c.lineWidth = 1.6;
+      least = Math.min(...values),
+      most = Math.max(...values),
+      y = (v) => low - ((v - least) / (most - least || 1)) * (low - high);
+    c.strokeStyle = c.fillStyle = css(colourName);
+    c.lineWidth = 2;
+    c.lineJoin = "round";
     c.beginPath();
     points.forEach(([step, v], i) => {
-      const y = height - 8 - ((v - low) / span) * (height - 34);
-      i ? c.lineTo(x(step), y) : c.moveTo(x(step), y);
+      const x = across(step, last, width);
+      i ? c.lineTo(x, y(v)) : c.moveTo(x, y(v));
     });
     c.stroke();
-    const here = film.columns[film.now].step,
-      now = points.filter((p) => p[0] <= here).pop() || points[0];
+    const now = points.filter((p) => p[0] <= head).pop() || points[0];
+    c.beginPath();
+    c.arc(across(now[0], last, width), y(now[1]), 4, 0, 7);
+    c.fill();
     const text = `${name} ${format(now[1])}`;
-    c.fillStyle = css(colour);
-    c.fillText(text, label, 2);
-    label += c.measureText(text).width + 16;
+    if (beside) {
+      c.font = font(13, "600");
+      c.fillText(shortened(c, text, beside - 18), end + 16, at);
+      c.fillStyle = css("--soft");
+      c.font = font(12);
+      c.fillText(least === most ? "constant" : `from ${format(least)} to ${format(most)}`, end + 16, at + 15 * larger);
+      at += 38 * larger;
+    } else {
+      c.font = font(13, "600");
+      c.fillText(text, at, 13 * larger);
+      at += c.measureText(text).width + 18;
+    }
   }
   c.fillStyle = css("--ink");
-  c.fillRect(x(film.columns[film.now].step) - 0.5, 18, 1, height - 18);
+  c.fillRect(across(head, last, width) - 0.5, high - 4, 1, low - high + 8);
 }
 
 function colour(name) {
@@ -176,14 +128,13 @@ function mask(canvas, film, i) {
     for (const p of edit.grow) fresh[layer.cell(p)]++;
     for (const p of edit.drop) gone[layer.cell(p)]++;
   }
-  let full = layer.size > cells ? 0 : 1;
-  for (const n of layer.counts) if (n > full) full = n;
-  full = full || 1;
-  const many = Math.max(full * 0.25, 1);
+  // a few crowded cells must not make all others pale
+  const full = Math.max(1, layer.size > cells ? Math.min((3 * layer.nnz) / cells, Math.max(...layer.counts)) : 1),
+    many = Math.max(full * 0.25, 1);
   for (let k = 0; k < cells; k++) {
     const n = layer.counts[k],
       old = film.now && n ? 1 - layer.ages[k] / n / film.now : 1,
-      strength = Math.min(1, n / full) * (0.35 + 0.65 * old),
+      strength = Math.min(1, n / full) * (0.3 + 0.7 * old),
       f = Math.min(1, fresh[k] / many) * 0.9,
       d = Math.min(1, gone[k] / many) * 0.8;
     for (let j = 0; j < 3; j++) {
@@ -196,43 +147,63 @@ function mask(canvas, film, i) {
   c.putImageData(image, 0, 0);
 }
 
-function bars(canvas, values, label) {
-  const height = 90,
+function bars(canvas, values) {
+  const height = 84,
     [c, width] = fit(canvas, height),
-    most = Math.max(...values, 1),
+    most = values.reduce((a, b) => Math.max(a, b), 1),
     w = width / values.length;
   values.forEach((v, i) => {
     c.fillStyle = v ? css("--loss") : css("--dropped");
-    c.fillRect(
-      i * w,
-      height - 14 - (v / most) * (height - 18),
-      Math.max(w - 0.4, 0.5),
-      Math.max((v / most) * (height - 18), 1),
-    );
+    const h = v ? Math.max((v / most) * (height - 4), 1) : 4;
+    c.fillRect(i * w, height - h, Math.max(w - (w > 3 ? 1 : 0), 0.5), h);
   });
-  c.fillStyle = css("--soft");
-  c.font = "12px system-ui";
-  c.fillText(label, 2, height - 2);
+  c.fillStyle = css("--line");
+  c.fillRect(0, height - 1, width, 1);
 }
 
+function make(tag, content = "", className = "") {
+  const element = document.createElement(tag);
+  element.append(content);
+  if (className) element.className = className;
+  return element;
+}
+
+let enlarged = null; // the film and the layer in the dialog
 function zoom(film, i) {
-  const layer = film.layers[i],
-    dialog = $("zoom");
-  dialog.replaceChildren();
-  const head = document.createElement("h2");
-  head.textContent = `${layer.name}, ${layer.shape.join(" x ")}: ${layer.nnz.toLocaleString()} weights, ${((100 * layer.nnz) / layer.size).toFixed(2)} %`;
-  const close = document.createElement("button");
-  close.textContent = "Close";
+  const dialog = $("zoom"),
+    close = make("button", "Close"),
+    large = make("canvas", "", "large");
+  enlarged = { film, i, large, head: make("h2"), about: make("p", "", "soft") };
+  enlarged.texts = [make("h3"), make("h3")];
+  enlarged.bars = [make("canvas"), make("canvas")];
   close.onclick = () => dialog.close();
-  const large = document.createElement("canvas");
-  large.className = "large";
-  large.style.maxHeight = "60vh";
-  large.style.objectFit = "contain";
-  const ins = document.createElement("canvas"),
-    outs = document.createElement("canvas");
-  dialog.append(head, close, large, ins, outs);
+  dialog.onclose = () => (enlarged = null);
+  const bar = make("div", enlarged.head, "bar");
+  bar.append(close);
+  dialog.replaceChildren(bar, enlarged.about, large);
+  [0, 1].forEach((k) => dialog.append(enlarged.texts[k], enlarged.bars[k]));
+  [large, ...enlarged.bars].forEach((canvas) => canvas.setAttribute("role", "img"));
   dialog.showModal();
+  drawZoom();
+}
+function drawZoom() {
+  if (!enlarged) return;
+  const { film, i, large, head, about, texts, bars: canvases } = enlarged,
+    layer = film.layers[i],
+    edit = film.now ? film.edits[film.now - 1].layers[i] : { drop: [], grow: [] },
+    most = (list) => count(list.reduce((a, b) => Math.max(a, b), 0));
+  head.textContent = `${layer.name}, ${layer.shape.join(" x ")}`;
+  const share = ((100 * layer.nnz) / layer.size).toFixed(2);
+  about.textContent = `${count(layer.nnz)} weights, ${share} % of ${count(layer.size)} positions; ${count(edit.grow.length)} born and ${count(edit.drop.length)} dropped in this rewiring. Outputs down, inputs across.`;
   mask(large, film, i);
-  bars(ins, Array.from(layer.fanIn), `fan-in of ${layer.rows} outputs (${layer.deadRows} without any input)`);
-  bars(outs, Array.from(layer.fanOut), `fan-out of ${layer.columns} inputs`);
+  large.setAttribute("aria-label", `Mask of ${layer.name}`);
+  // cells are square, and all of them fit into the dialog
+  large.style.aspectRatio = `${layer.wide} / ${layer.high}`;
+  large.style.width = `min(100%, ${(60 * layer.wide) / layer.high}vh)`;
+  const zeros = layer.fanOut.reduce((sum, n) => sum + !n, 0);
+  texts[0].textContent = `Fan-in of ${count(layer.rows)} outputs: up to ${most(layer.fanIn)}, ${count(layer.deadRows)} without any input`;
+  texts[1].textContent = `Fan-out of ${count(layer.columns)} inputs: up to ${most(layer.fanOut)}, ${count(zeros)} not used`;
+  bars(canvases[0], Array.from(layer.fanIn));
+  bars(canvases[1], Array.from(layer.fanOut));
+  canvases.forEach((canvas, k) => canvas.setAttribute("aria-label", texts[k].textContent));
 }

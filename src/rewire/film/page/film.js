@@ -1,30 +1,5 @@
-// Films: reading them line by line, and moving through them edit by edit.
-"use strict";
+// Films: the state of every layer at a moment, and moving through the moments edit by edit.
 const SIDE = 64; // cells along the side of a tile
-async function positions(text) {
-  if (!text) return new Float64Array(0);
-  const letters = atob(text),
-    packed = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const out = new Float64Array(bytes.length); // a position has at least one byte
-  let count = 0,
-    at = 0,
-    value = 0,
-    scale = 1;
-  for (const byte of bytes) {
-    value += (byte & 127) * scale;
-    if (byte & 128) scale *= 128;
-    else {
-      at += value;
-      out[count++] = at;
-      value = 0;
-      scale = 1;
-    }
-  }
-  return out.slice(0, count);
-}
 
 class Layer {
   constructor(about, active) {
@@ -92,47 +67,42 @@ class Film {
   reset() {
     this.bytes = 0;
     this.version = null; // of the file: a training that resumes replaces it
-    this.rest = "";
+    this.decoder = new Decoder();
+    this.about = null;
     this.layers = [];
     this.edits = [];
     this.metrics = [];
     this.columns = [];
     this.now = 0;
     this.problem = "";
-    this.decoder = new TextDecoder();
   }
-  async add(text) {
-    const lines = (this.rest + text).split("\n");
-    this.rest = lines.pop(); // perhaps half of a line that is being written
-    for (const line of lines) {
-      if (!line) continue;
-      let event;
-      try {
-        event = JSON.parse(line);
-      } catch {
-        this.problem = "a line of this film cannot be read and is left out";
-        continue;
+  async add(bytes, pause = async () => {}) {
+    if (this.problem) return;
+    this.decoder.push(bytes);
+    let began = performance.now();
+    try {
+      for await (const event of this.decoder.events()) {
+        this.event(event);
+        if (performance.now() - began > 50) {
+          await pause(); // so that the page shows something while a long film is read
+          began = performance.now();
+        }
       }
-      await this.event(event);
+    } catch (error) {
+      const last = this.columns.length ? `after step ${this.columns[this.columns.length - 1].step}` : "at its start";
+      this.problem = `This film cannot be read ${last}, and what follows is left out: ${error.message}.`;
     }
   }
-  async event(event) {
+  event(event) {
     if (event.kind === "start") {
-      if (event.format !== "rewire-film-1") {
-        this.problem = "this film is of another version";
-        return;
-      }
       this.about = event;
-      const active = await Promise.all(event.layers.map((layer) => positions(layer.active)));
-      this.layers = event.layers.map((layer, i) => new Layer(layer, active[i]));
+      this.layers = event.layers.map((layer) => new Layer(layer, layer.active));
       this.note(event.step);
     } else if (event.kind === "rewiring") {
-      const decode = async (layer) => ({ drop: await positions(layer.drop), grow: await positions(layer.grow) });
-      const layers = await Promise.all(event.layers.map(decode));
-      const atEnd = this.now === this.edits.length;
-      const kept = this.now;
+      const kept = this.now,
+        atEnd = kept === this.edits.length;
       this.seek(this.edits.length);
-      this.edits.push({ step: event.step, layers, undo: null });
+      this.edits.push({ step: event.step, layers: event.layers, undo: null });
       this.seek(this.edits.length);
       this.note(event.step);
       if (!atEnd) this.seek(kept);
@@ -143,6 +113,7 @@ class Film {
     const edit = this.edits[this.edits.length - 1];
     this.columns.push({
       step,
+      total: this.layers.reduce((sum, l) => sum + l.nnz, 0),
       nnz: this.layers.map((l) => l.nnz),
       dead: this.layers.reduce((sum, l) => sum + l.deadRows, 0),
       explored: this.layers.reduce((sum, l) => sum + l.explored, 0) / this.layers.reduce((sum, l) => sum + l.size, 0),
@@ -171,18 +142,28 @@ class Film {
       });
     }
   }
+  end() {
+    // the last step that something is known of
+    return Math.max(0, ...[this.columns, this.metrics].map((list) => (list.length ? list[list.length - 1].step : 0)));
+  }
+  at(step) {
+    // the index of the last moment at or before a step
+    let index = 0;
+    while (index + 1 < this.columns.length && this.columns[index + 1].step <= step) index++;
+    return index;
+  }
   describe() {
     if (!this.columns.length) return this.problem || "no film yet";
     const column = this.columns[this.now],
-      before = this.columns[this.now - 1];
-    if (!before)
-      return `${this.title}: start, ${column.nnz.reduce((a, b) => a + b, 0).toLocaleString()} weights in ${this.layers.length} layers`;
+      before = this.columns[this.now - 1],
+      weights = (n) => `${count(n)} weight${n === 1 ? "" : "s"}`;
+    if (!before) return `${this.title}: start, ${weights(column.total)} in ${this.layers.length} layers`;
     const change = this.layers.map((l, i) => [l.name, column.nnz[i] - before.nnz[i]]).sort((a, b) => a[1] - b[1]);
     const [low, high] = [change[0], change[change.length - 1]];
     const flow =
-      high[1] > 0
-        ? `; ${low[0]} lost ${(-low[1]).toLocaleString()}, ${high[0]} gained ${high[1].toLocaleString()}`
-        : "; no layer gained";
-    return `${this.title}: step ${column.step.toLocaleString()}, ${column.moved.toLocaleString()} weights moved${flow}`;
+      high[1] > 0 && low[1] < 0
+        ? `; layer ${low[0]} lost ${count(-low[1])}, layer ${high[0]} gained ${count(high[1])}`
+        : "; no layer gained from another";
+    return `${this.title}: step ${count(column.step)}, ${weights(column.moved)} moved${flow}`;
   }
 }

@@ -6,80 +6,121 @@ let views = [],
   time = 0,
   playing = false,
   following = true;
-const length = () => Math.max(0, ...shown.map((f) => f.edits.length));
+// All shown runs share one axis, the steps; the slider stops at every step at which one of them was rewired.
+let moments = [0],
+  last = 0;
+const length = () => moments.length - 1;
+const stepAt = (index) => (index >= length() ? last : moments[index]); // at the end, of the training and not of the rewirings
+
+function measure() {
+  const kept = moments[time];
+  moments = [...new Set(shown.flatMap((f) => f.columns.map((k) => k.step)))].sort((a, b) => a - b);
+  if (!moments.length) moments = [0];
+  last = Math.max(0, ...shown.map((f) => f.end()));
+  const found = moments.indexOf(kept); // new rewirings of another run may lie before this one
+  if (found >= 0) time = found;
+  time = Math.min(time, length());
+  $("time").max = length();
+}
 
 function build() {
   $("runs").replaceChildren();
   $("runs").classList.toggle("two", shown.length > 1);
-  views = [];
-  for (const film of shown) {
-    const section = document.createElement("section");
-    section.className = "run";
-    section.setAttribute("aria-label", film.title);
-    const head = document.createElement("h2");
-    head.textContent = film.title;
-    const method = document.createElement("details");
-    method.className = "soft";
-    method.style.overflowWrap = "anywhere";
-    const summary = document.createElement("summary");
-    summary.textContent = "method";
-    method.append(summary, film.about ? film.about.method : "");
-    const problem = document.createElement("p");
-    problem.className = "problem";
-    const make = (label) => {
-      const c = document.createElement("canvas");
-      c.setAttribute("role", "img");
-      c.setAttribute("aria-label", label);
-      return c;
-    };
-    const view = {
-      film,
-      problem,
-      river: make("River: weights of each layer over time"),
-      metrics: make("Loss and accuracy"),
-      counts: make("Share of positions ever tried, and outputs without any input"),
-      tiles: [],
-    };
-    const legend = document.createElement("div");
-    legend.className = "legend";
-    film.layers.forEach((l, i) => {
-      const s = document.createElement("span"),
-        box = document.createElement("i");
-      box.style.background = hue(i, 0.9);
-      s.append(box, l.name);
-      legend.append(s);
-    });
-    const tiles = document.createElement("div");
-    tiles.className = "tiles";
-    film.layers.forEach((l, i) => {
-      const b = document.createElement("button");
-      b.className = "tile";
-      const c = make(`Mask of ${l.name}`),
-        s = document.createElement("span");
-      b.append(c, s);
-      b.onclick = () => zoom(film, i);
-      tiles.append(b);
-      view.tiles.push([c, s]);
-    });
-    section.append(
-      head,
-      method,
-      problem,
-      view.river,
-      legend,
-      view.metrics,
-      view.counts,
-      Object.assign(document.createElement("h2"), { textContent: "Masks" }),
-      tiles,
-    );
-    view.river.onclick = (event) => {
-      const box = view.river.getBoundingClientRect();
-      go(Math.round(((event.clientX - box.left - 4) / (box.width - 8)) * length()));
-    };
-    $("runs").append(section);
-    views.push(view);
-  }
+  $("choice").hidden = films.length < 2;
+  views = shown.map(buildRun);
 }
+function buildRun(film) {
+  const section = make("section", "", "run"),
+    problem = make("p", "", "problem"),
+    method = make("details", make("summary", "Method"), "soft"),
+    image = (label) => {
+      const canvas = make("canvas");
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", label);
+      return canvas;
+    };
+  section.setAttribute("aria-label", film.title);
+  method.append(film.about ? film.about.method : "");
+  const view = {
+    film,
+    problem,
+    river: image("River: weights of each layer over time"),
+    metrics: image("Loss and accuracy"),
+    counts: image("Share of positions ever tried, and outputs without any input"),
+    tiles: [],
+  };
+  const head = make("h2", film.title),
+    name = film.about && film.about.title !== film.title ? make("span", film.about.title, "soft") : "",
+    legend = make("div", "", "legend layers"),
+    tiles = make("div", "", "tiles"),
+    swatch = (i) => {
+      const box = make("i");
+      box.style.background = hue(i, film.layers.length);
+      return box;
+    };
+  head.append(" ", name);
+  film.layers.forEach((layer, i) => {
+    const item = make("span", swatch(i));
+    item.append(layer.name);
+    legend.append(item);
+    const button = make("button", "", "tile"),
+      canvas = image(`Mask of ${layer.name}`),
+      share = make("span", "", "share"),
+      title = make("span", swatch(i), "name");
+    title.append(layer.name);
+    title.title = layer.name;
+    button.append(canvas, title, share);
+    button.onclick = () => zoom(film, i);
+    tiles.append(button);
+    view.tiles.push([canvas, share]);
+  });
+  const key = make("p", "", "legend");
+  for (const [colourName, text] of [
+    ["--born", "born in this rewiring"],
+    ["--dropped", "dropped"],
+    ["--ink", dark() ? "survivors, lighter with age" : "survivors, darker with age"],
+  ]) {
+    const box = make("i"),
+      item = make("span", box);
+    if (colourName === "--ink") box.className = "ages";
+    else box.style.background = `var(${colourName})`;
+    item.append(text);
+    key.append(item);
+  }
+  section.append(head, method, problem, view.river, legend, view.metrics, view.counts, make("h2", "Masks"), key, tiles);
+  const point = (event) => {
+    const box = view.river.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+  view.river.onclick = (event) => {
+    const x = point(event).x,
+      width = view.river.clientWidth,
+      far = moments.map((step, i) => Math.abs(across(i === length() ? last : step, last, width) - x));
+    go(far.indexOf(Math.min(...far)));
+  };
+  view.river.onpointermove = (event) => tell(event, view, layerAt(view.river, film, last, point(event)));
+  view.river.onpointerleave = () => $("tip").classList.remove("shown");
+  $("runs").append(section);
+  return view;
+}
+function tell(event, { film }, found) {
+  const tip = $("tip");
+  tip.classList.toggle("shown", !!found);
+  if (!found) return;
+  const { i, t } = found,
+    layer = film.layers[i],
+    weights = film.columns[t].nnz[i],
+    before = t ? film.columns[t - 1].nnz[i] : weights,
+    edit = t ? film.edits[t - 1].layers[i] : null;
+  const lines = [`${count(weights)} weights, ${((100 * weights) / layer.size).toFixed(2)} %`];
+  if (edit) lines.push(`${count(edit.grow.length)} born, ${count(edit.drop.length)} dropped: ${signed(weights - before)}`);
+  lines.push(`${signed(weights - film.columns[0].nnz[i])} since the start`);
+  tip.replaceChildren(make("b", `${layer.name}, step ${count(film.columns[t].step)}`), ...lines.map((text) => make("div", text)));
+  const wide = document.documentElement.clientWidth;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, wide - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${event.clientY + 16}px`;
+}
+const signed = (n) => (n ? (n > 0 ? "+" : "\u2212") + count(Math.abs(n)) : "no change");
 
 let waiting = false;
 function draw() {
@@ -92,40 +133,45 @@ function draw() {
   }
 }
 function paint() {
-  const end = length(),
-    last = Math.max(0, ...shown.flatMap((f) => [...f.columns, ...f.metrics].map((k) => k.step)));
-  $("time").max = end;
-  $("time").value = time;
+  measure();
+  const slider = $("time"),
+    head = playing ? moments[time] : stepAt(time); // while it plays, frames lead on from here
+  slider.value = time;
+  slider.setAttribute("aria-valuetext", `step ${count(head)}`);
   for (const view of views) {
     const film = view.film;
-    film.seek(Math.min(time, film.edits.length));
+    film.seek(film.at(moments[time]));
     view.problem.textContent = film.problem;
     if (!film.columns.length) continue;
-    river(view.river, film, end, film.now);
+    river(view.river, film, last, head);
+    const drawn = drawnMetrics(film);
+    view.metrics.hidden = !drawn.length;
     curve(
       view.metrics,
       film,
       last,
-      drawnMetrics(film)
-        .map((k, i) => [
-          k,
-          film.metrics.filter((m) => k in m).map((m) => [m.step, m[k]]),
-          i ? "--accuracy" : "--loss",
-          (v) => v.toPrecision(3),
-        ]),
+      head,
+      drawn.map((k, i) => [
+        k,
+        film.metrics.filter((m) => k in m).map((m) => [m.step, m[k]]),
+        i ? "--accuracy" : "--loss",
+        (v) => (/acc/i.test(k) && v >= 0 && v <= 1 ? (100 * v).toFixed(1) + " %" : v.toPrecision(3)),
+      ]),
     );
-    curve(view.counts, film, last, [
-      ["ever tried", film.columns.map((k) => [k.step, k.explored]), "--born", (v) => (100 * v).toFixed(1) + " %"],
-      ["empty outputs", film.columns.map((k) => [k.step, k.dead]), "--dropped", (v) => v.toLocaleString()],
+    // after the last rewiring nothing changes until the training ends
+    const final = film.columns[film.columns.length - 1],
+      noted = [...film.columns, { ...final, step: film.end() }];
+    curve(view.counts, film, last, head, [
+      ["ever tried", noted.map((k) => [k.step, k.explored]), "--born", (v) => (100 * v).toFixed(1) + " %"],
+      ["empty outputs", noted.map((k) => [k.step, k.dead]), "--dropped", count],
     ]);
     view.tiles.forEach(([canvas, label], i) => {
       mask(canvas, film, i);
-      label.textContent = `${film.layers[i].name} ${((100 * film.layers[i].nnz) / film.layers[i].size).toFixed(1)} %`;
+      label.textContent = `${((100 * film.layers[i].nnz) / film.layers[i].size).toFixed(1)} %`;
     });
   }
-  const film = shown[0];
-  $("where").textContent =
-    film && film.columns[film.now] ? `step ${film.columns[film.now].step.toLocaleString()}` : "start";
+  drawZoom();
+  $("where").textContent = `step ${count(head)}`;
 }
 function drawnMetrics(film) {
   // two curves: a loss and an accuracy if there are any, else what came first
@@ -135,11 +181,12 @@ function drawnMetrics(film) {
   return [loss, rest.find((k) => /acc/i.test(k)) || rest[0]].filter(Boolean);
 }
 function go(to) {
+  measure();
   time = Math.max(0, Math.min(to, length()));
   following = time === length();
   $("said").textContent = playing
     ? ""
-    : shown.map((f) => (f.seek(Math.min(time, f.edits.length)), f.describe())).join(". ");
+    : shown.map((f) => (f.seek(f.at(moments[time])), f.describe())).join(". ");
   draw();
 }
 function play(on) {
@@ -149,6 +196,7 @@ function play(on) {
   if (on) {
     if (time === length()) time = 0;
     then = performance.now();
+    paint();
     requestAnimationFrame(tick);
   } else go(time);
 }
@@ -163,9 +211,9 @@ function tick(now) {
     time++;
     paint();
   }
-  const head = Math.min(time + (now - then) / interval, length());
-  for (const { film, river: canvas } of views)
-    if (film.columns.length) river(canvas, film, length(), Math.min(head, film.edits.length));
+  const share = Math.min(1, (now - then) / interval),
+    head = moments[time] + share * ((time < length() ? moments[time + 1] : last) - moments[time]);
+  for (const { film, river: canvas } of views) if (film.columns.length) river(canvas, film, last, head);
   requestAnimationFrame(tick);
 }
 $("play").onclick = () => play(!playing);
@@ -174,7 +222,7 @@ $("time").oninput = (event) => {
   go(+event.target.value);
 };
 addEventListener("keydown", (event) => {
-  if (/^(INPUT|SELECT|BUTTON)$/.test(event.target.tagName) && event.key !== "Escape") return;
+  if (/^(INPUT|SELECT|BUTTON|SUMMARY)$/.test(event.target.tagName)) return; // these use the keys themselves
   if (event.key === " ") {
     event.preventDefault();
     play(!playing);
@@ -193,6 +241,7 @@ function choose() {
   shown.push(films[+$("first").value]);
   if ($("second").value !== "") shown.push(films[+$("second").value]);
   build();
+  measure();
   go(following ? length() : time);
 }
 $("first").onchange = $("second").onchange = choose;
@@ -213,7 +262,7 @@ async function follow(film) {
   film.version = version;
   if (!bytes.length) return false;
   film.bytes += bytes.length;
-  await film.add(film.decoder.decode(bytes, { stream: true }));
+  await film.add(bytes);
   return true;
 }
 async function list() {
@@ -227,7 +276,7 @@ async function list() {
 async function main() {
   await list();
   if (FILMS.length) {
-    for (const [i, film] of films.entries()) await film.add(FILMS[i].text);
+    for (const [i, film] of films.entries()) await film.add(fromBase64(FILMS[i].data));
   } else while (await follow(films[0]));
   if (films.length > 1 && FILMS.length) $("second").value = 1;
   choose();

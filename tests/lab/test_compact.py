@@ -1,11 +1,13 @@
 """Many runs in one file, and a run repeated from it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rewire.lab.cli import sweeping
 from rewire.lab.cli.main import main
 from rewire.lab.compact import collect, from_line, read_file, read_runs, to_line
 from rewire.lab.repeat import pick, repeat
@@ -53,6 +55,31 @@ def test_a_file_is_the_same_whenever_it_is_written(folder, tmp_path):
         assert collect(folder, tmp_path / name) == 2
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert {one.run for one in read_file(tmp_path / "a.jsonl")} == set(RUNS)
+
+
+def test_adding_keeps_the_runs_that_the_file_holds(folder, tmp_path):
+    file, part = tmp_path / "runs.jsonl", tmp_path / "part"
+    shutil.copytree(folder_of(folder, RUNS[0]), folder_of(part, RUNS[0]))
+    assert collect(part, file, add=True) == 1  # there is no file yet
+    assert collect(folder, file, add=True) == 2
+    both = file.read_bytes()
+    main(["collect", str(part), "-o", str(file), "--add"])
+    assert file.read_bytes() == both
+    main(["collect", str(part), "-o", str(file)])
+    assert [one.run for one in read_file(file)] == [RUNS[0]]
+
+
+def test_a_sweep_leaves_out_what_is_finished_elsewhere(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweeping, "runs_of", lambda name, scale: RUNS)
+    shutil.copytree(folder_of(folder, RUNS[0]), folder_of(tmp_path / "part", RUNS[0]))
+    command = ["sweep", "demo", "--workers", "1", "--out", str(tmp_path / "out"), "--skip"]
+    main([*command, str(tmp_path / "part")])
+    assert f"1 of 2 runs are finished in {tmp_path / 'part'}" in capsys.readouterr().out.replace("\n", "")
+    assert not folder_of(tmp_path / "out", RUNS[0]).exists()
+    assert read_record(folder_of(tmp_path / "out", RUNS[1])).status == "done"
+    with pytest.raises(SystemExit):
+        main([*command, str(folder)])
+    assert "all 2 runs are finished in" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_named_with_its_line(tmp_path):

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.results import Record, atomically, read_records, write_json
+from rewire.lab.results import Record, atomically, read_records
 from rewire.lab.run import Run
 
 SUFFIX = ".jsonl"
@@ -16,21 +16,22 @@ _LEFT_OUT = ("rewirings", "command")  # the command follows from the settings
 _SECONDS = ("seconds", "cpu_seconds")
 
 
-def about_path(file: Path) -> Path:
-    """Beside a file of runs: the commit of the code that carried them out."""
-    return file.with_suffix(".about.json")
+def collect(directory: Path, file: Path, *, add: bool = False) -> int:
+    """Write the finished runs below a folder into one file, in a stable order; returns how many it holds then.
 
-
-def collect(directory: Path, file: Path, commit: str | None = None) -> int:
-    """Write the finished runs below a folder into one file, in a stable order; returns how many they are."""
-    done = {one.run.id: one for one in read_records(directory) if one.result is not None}
-    ordered = sorted(done.values(), key=lambda one: (one.run.data, one.run.model, one.run.folder_name))
+    With ``add``, the runs that the file holds already stay in it, unless the folder has them too.
+    """
+    lines = {one["id"]: one for one in _lines(file)} if add and file.exists() else {}
+    lines |= {one.run.id: to_line(one) for one in read_records(directory) if one.result is not None}
     with atomically(file) as output:
-        for one in ordered:
-            output.write((json.dumps(to_line(one), separators=(",", ":")) + "\n").encode())
-    if commit is not None:
-        write_json(about_path(file), {"commit": commit})
-    return len(ordered)
+        for line in sorted(lines.values(), key=_order):
+            output.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+    return len(lines)
+
+
+def _order(line: dict[str, Any]) -> tuple[str, str, str]:
+    run = Run.from_dict(line["run"])
+    return run.data, run.model, run.folder_name
 
 
 def read_runs(path: Path) -> list[Record]:
@@ -40,15 +41,22 @@ def read_runs(path: Path) -> list[Record]:
 
 def read_file(path: Path) -> list[Record]:
     """The runs of a file that ``collect`` wrote."""
-    records = []
-    for number, text in enumerate(path.read_text().splitlines(), 1):
-        try:
-            records.append(from_line(json.loads(text), path))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"line {number} of {path} is not a run ({error}): write the file again") from error
+    records = [from_line(line, path) for line in _lines(path)]
     if not records:
         raise FileNotFoundError(f"{path} holds no runs")
     return records
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, each checked to be a run."""
+    lines = []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        try:
+            lines.append(json.loads(text))
+            from_line(lines[-1], path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"line {number} of {path} is not a run ({error}): write the file again") from error
+    return lines
 
 
 def to_line(record: Record) -> dict[str, Any]:

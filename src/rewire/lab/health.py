@@ -60,7 +60,7 @@ def checks() -> list[Check]:
 def satisfies(version: str, versions: str) -> bool:
     """Whether a version is in a range of lower and upper bounds.
 
-    >>> satisfies("2.13.0+cpu", ">=2.13,<3"), satisfies("2.9.1", ">=2.13,<3")
+    >>> satisfies("2.13.0+cpu", ">=2.7,<3"), satisfies("2.6.0", ">=2.7,<3")
     (True, False)
     """
     for bound in filter(None, versions.split(",")):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.lab.made_up import record, write
+from tests.lab.made_up import record, sweep, write
 
 import rewire as rewire_package
 from rewire.lab.cli import main as cli
@@ -264,3 +264,39 @@ def test_tables_in_80_columns_keep_their_numbers():
     assert all(len(line) <= 80 for line in text.splitlines())
     for _, cells in table.rows:
         assert all(f"{cell.text} ± {cell.spread}" in text for cell in cells)
+
+
+@pytest.mark.parametrize("words", ["", "--rows method --columns sparsity,start --baseline ggr", "--rows method,start"])
+def test_reports_in_80_columns_keep_means_and_spreads(words, tmp_path, monkeypatch, capsys):
+    from rewire.lab.compact import read_runs
+    from rewire.lab.report.comparison import Arrangement
+    from rewire.lab.report.report import report_tables
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    sweep(tmp_path / "r", seeds=3)
+    cli.main(["report", "r", *words.split()])
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    options = dict(zip(words.split()[::2], words.split()[1::2], strict=True))
+    arrangement = Arrangement.parse(*(options.get(name) for name in ("--rows", "--columns", "--baseline")))
+    tables = report_tables(read_runs(Path("r")), arrangement)
+    printed = [table for table in tables if not words or table.name.startswith(("grid", "differences"))]
+    cells = [cell for table in printed for _, row in table.rows for cell in row]
+    assert sum(bool(cell.spread) for cell in cells) > 10
+    assert all((f"{cell.text} ± {cell.spread}" if cell.spread else cell.text) in text for cell in cells)
+
+
+@pytest.mark.parametrize("words", ["methods", "models", "experiments", "data list", "inspect r/one", "runs r"])
+def test_lists_in_80_columns_cut_nothing(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    if " r" in words:
+        train(Run(model="mlp", epochs=1, limit=100), tmp_path / "r" / "one")
+        capsys.readouterr()
+    cli.main(words.split())
+    text = capsys.readouterr().out
+    assert text
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())

@@ -21,7 +21,7 @@ def run(tmp_path_factory):
 
 
 def test_a_run_records_its_rewirings_and_metrics(run):
-    lines = read(run / "film.jsonl")
+    lines = read(run / "film.rewire")
     assert [line["kind"] for line in lines].count("metrics") == 3
     assert [line["kind"] for line in lines].count("rewiring") >= 1
     assert {"loss", "accuracy"} <= lines[-1].keys()
@@ -29,7 +29,7 @@ def test_a_run_records_its_rewirings_and_metrics(run):
 
 def test_a_film_is_saved_as_one_page(run, tmp_path, capsys):
     main(["watch", str(run), "--save", str(tmp_path / "film.html")])
-    assert "rewire-film-1" in (tmp_path / "film.html").read_text()
+    assert "rewire-film-2" in (tmp_path / "film.html").read_text()
     assert "written to" in capsys.readouterr().out
 
 

@@ -1,5 +1,6 @@
 """The results page: its rules on made-up results with known answers, the whole pipeline on digits, the stored page."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from tests.lab.made_up import record
 
 from rewire.lab.compact import collect, read_runs
+from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.report import results_page
 from rewire.lab.report.claims import CLAIMS, judge
@@ -97,7 +99,7 @@ def small_study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evidence")
     for run in runs:
         train(run, folder_of(folder / "runs", run))
-    collect(folder / "runs", folder / "evidence.jsonl", commit="abc1234")
+    collect(folder / "runs", folder / "evidence.jsonl")
     return runs, folder
 
 
@@ -112,13 +114,13 @@ def test_the_whole_pipeline_on_digits(small_study, monkeypatch, tmp_path):
     text = pages[0]
     assert pages[0] == pages[1]
     assert f"**{len(runs)} of {len(runs)} planned runs are done**" in text
-    assert "`abc1234`" in text
+    assert code_commit() is None or f"`{code_commit()}`" in text
     for claim in CLAIMS:
         assert claim.statement in text
     verdicts = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| ") and line[3:5] == " |"]
     assert len(verdicts) == len(CLAIMS)
     assert set(verdicts) <= {CONFIRMED, NOT_CONFIRMED, CONTRADICTED}
-    for figure in ("claims", "costs"):
+    for figure in ("accuracy", "claims", "costs"):
         assert (folder / "evidence" / f"{figure}.svg").exists() == (f"evidence/{figure}.svg" in text)
 
 
@@ -138,3 +140,13 @@ def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
     page.write_text(results_page.results_page(study, answers, "workstation", source, figures))
     stored = (DOCS / "results.md").read_text()
     assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"
+
+
+def test_the_numbers_of_the_first_page_are_those_of_the_results():
+    section = (DOCS.parent / "README.md").read_text().partition("## Does it reproduce?")[2].partition("\n## ")[0]
+    shown = set(re.findall(r"-?\d+\.\d\d\b", section))
+    measured = {
+        number.removeprefix("+") for number in re.findall(r"[+-]\d+\.\d\d\b", (DOCS / "results.md").read_text())
+    }
+    assert len(shown) >= 12
+    assert shown <= measured

@@ -95,6 +95,8 @@ class Sweep:
     """The folder with the extracted archives of the data set."""
     out: Path | None = None
     """The folder for the results; by default runs/NAME-SCALE."""
+    skip: Path | None = None
+    """Leave out the runs that are finished in this folder, or in this file that `rewire collect` wrote."""
     store: str | None = None
     """How weights are stored in every run: masked (dense tensor and mask) or packed (non-zeros only); by default as the
     experiment says."""

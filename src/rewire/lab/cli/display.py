@@ -29,7 +29,7 @@ class Display:
         self.labels = dict(zip(self.runs, labels, strict=True))
         self._estimate = Estimate(runs, workers)
         self._next_estimate = 0.0  # when the time left is worked out again
-        self._began: dict[str, float] = {}  # when a worker took up a run
+        self._began: dict[str, float] = {}  # when a worker took up a run, until its first epoch from there
         self._heard: dict[str, float] = {}  # when the last epoch of a run ended
         self._warm = False  # whether a run has ended, so that some worker is past its first
         self._tasks: dict[str, TaskID] = {}
@@ -83,8 +83,9 @@ class Display:
     def _epoch(self, run: Run, event: dict[str, Any]) -> None:
         self._estimate.add_epoch(run, event["seconds"])
         self._heard[run.id] = time.monotonic()
-        if event["epoch"] == 1:
-            setup = time.monotonic() - self._began[run.id] - event["seconds"]
+        began = self._began.pop(run.id, None)
+        if began is not None:  # the first epoch since a worker took up the run, which it may have resumed
+            setup = time.monotonic() - began - event["seconds"]
             self._estimate.add_setup(max(setup, 0.0), first=not self._warm)
         if event["epoch"] > self.epochs[run.id]:  # a resumed run may repeat an epoch
             self.epochs[run.id] = event["epoch"]
@@ -102,9 +103,15 @@ class Display:
         count = f"[{min(self.finished, len(self.runs))}/{len(self.runs)}]"
         self.console.print(f"{count} {self.labels[run.id]}: {text}", highlight=False, soft_wrap=True)
 
+    def seconds_left(self) -> float | None:
+        """The estimate; ``None`` before the first epoch."""
+        now = time.monotonic()
+        setting_up = {key: now - began for key, began in self._began.items() if key in self._tasks}
+        return self._estimate.left(self.epochs, [self.runs[key] for key in self._tasks], setting_up)
+
     def time_left(self) -> str:
         """The estimate in words; nothing before the first epoch."""
-        seconds = self._estimate.left(self.epochs, [self.runs[key] for key in self._tasks])
+        seconds = self.seconds_left()
         return "" if seconds is None else f"about {duration(seconds)} left"
 
 

@@ -1,7 +1,7 @@
 """How long a sweep will still take, from the epochs that were timed so far."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from heapq import heapify, heapreplace
 from statistics import fmean
@@ -43,10 +43,13 @@ class Estimate:
         """Count the seconds from the last epoch of a run to its end."""
         self._ends.append(seconds)
 
-    def left(self, epochs: dict[str, int], running: Sequence[Run] = ()) -> float | None:
+    def left(
+        self, epochs: dict[str, int], running: Sequence[Run] = (), setting_up: Mapping[str, float] | None = None
+    ) -> float | None:
         """Seconds until all runs are finished, given the epochs that each has done; ``None`` before the first epoch.
 
-        Runs that are under way go on, and the others start in their order as workers become free.
+        Runs that are under way go on, and the others start in their order as workers become free. ``setting_up``: for
+        how long those have been under way that have not reached an epoch yet.
         """
         if not self._seconds:
             return None
@@ -55,6 +58,8 @@ class Estimate:
         setups = self._setups or [seconds / 2 for seconds in self._first_setups]
         setup, end = (fmean(seconds) if seconds else 0.0 for seconds in (setups, self._ends))
         cost = {run.id: (run.epochs - epochs[run.id]) * self.epoch(run) + end for run in self.runs}
+        for key, seconds in (setting_up or {}).items():
+            cost[key] += max(setup - seconds, 0.0)
         begun = {run.id for run in running}
         free = [cost[run.id] for run in running][: self.workers]
         free += [0.0] * (self.workers - len(free))

@@ -1,6 +1,7 @@
 """``rewire inspect``: the layers of a network."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +20,8 @@ from rewire.lab.training.outcome import training_flops
 from rewire.lab.training.recipe import method_of
 from rewire.rewirer.state import history_from
 
+WEIGHTS = ("density", "weights", "explored", "kept")
+STRUCTURE = ("empty neurons", "empty inputs", "left", "mult-adds")
 TOTALS = ("weights", "nnz", "neurons", "empty_neurons", "inputs", "empty_inputs", "remaining")
 
 
@@ -30,9 +33,8 @@ def inspect(command: "cli.Inspect", words: str) -> None:
     if command.json:
         print(json.dumps(numbers, indent=1))
         return
-    table = _table(numbers)
-    width = Measurement.get(console, console.options.update_width(1000), table).maximum
-    Console(width=max(width, console.width)).print(table)  # wider than the terminal rather than with numbers cut off
+    for table in _tables(numbers):  # wider than the terminal rather than with numbers cut off
+        Console(width=max(_width(table), console.width)).print(table)
     cost, total, run = numbers["flops"], numbers["total"], trained.run
     console.print(f"\n[bold]{run.label}[/], {numbers['steps']:,} steps", highlight=False)
     console.print(f"inference  {cost['inference']:,} multiply-adds, {cost['ratio']:.3f} of dense")
@@ -102,7 +104,19 @@ def _add_overlap(found: dict[str, Any], shared: dict[str, Overlap]) -> None:
         row |= {"kept": one.kept, "jaccard": one.jaccard}
 
 
-def _table(found: dict[str, Any]) -> Table:
+def _tables(found: dict[str, Any]) -> list[Table]:
+    """One table, or two where the terminal is too narrow: the weights, and what they leave of neurons and of work."""
+    whole = _table(found)
+    if _width(whole) <= console.width:
+        return [whole]
+    return [_table(found, WEIGHTS), _table(found, STRUCTURE)]
+
+
+def _width(table: Table) -> int:
+    return Measurement.get(console, console.options.update_width(1000), table).maximum
+
+
+def _table(found: dict[str, Any], chosen: Sequence[str] = (*WEIGHTS, *STRUCTURE)) -> Table:
     """A row per layer. Numbers that no layer has get no column."""
     columns = {
         "density": lambda row: f"{row['density']:.4f}",
@@ -120,9 +134,10 @@ def _table(found: dict[str, Any]) -> Table:
     if "kept" not in total:
         del columns["kept"]
     table = Table("layer", "shape", box=None, pad_edge=False)
-    for name in columns:
+    shown = [name for name in chosen if name in columns]
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     for row in (*found["layers"], total):
-        cells = (show(row) for show in columns.values())
+        cells = (columns[name](row) for name in shown)
         table.add_row(row["name"], "x".join(map(str, row["shape"])), *cells, style="bold" if row is total else "")
     return table

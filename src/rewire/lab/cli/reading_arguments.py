@@ -48,6 +48,7 @@ class Collect:
 
     Examples:
       rewire collect runs/demo-demo -o demo.jsonl
+      rewire collect runs/more -o demo.jsonl --add
       rewire report demo.jsonl
 
     """
@@ -56,8 +57,8 @@ class Collect:
     """A folder with runs below it."""
     out: OutputFile
     """The file to write."""
-    commit: str | None = None
-    """The commit of the code that carried out the runs; the results page names it."""
+    add: bool = False
+    """Keep the runs that the file holds already, and add those of the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

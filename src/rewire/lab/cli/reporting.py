@@ -30,7 +30,7 @@ def report(command: "cli.Report", words: str) -> None:
 
 def collect(command: "cli.Collect", words: str) -> None:
     """Write the finished runs of a folder into one file."""
-    count = collect_runs(command.directory, command.out, command.commit)
+    count = collect_runs(command.directory, command.out, add=command.add)
     size = command.out.stat().st_size / 1e6
     console.print(f"{count} runs, {size:.1f} MB: {command.out}", highlight=False, soft_wrap=True)
 

@@ -18,6 +18,7 @@ from rewire.lab.cli.reporting import show_report
 from rewire.lab.cli.terminal import console
 from rewire.lab.cli.timing import seconds_of
 from rewire.lab.cli.training import refuse_device
+from rewire.lab.compact import read_runs
 from rewire.lab.engines import local
 from rewire.lab.engines.work import Listen, Outcome
 from rewire.lab.environment import environment
@@ -37,7 +38,7 @@ def sweep(command: "cli.Sweep", words: str) -> None:
     """Carry out the runs that are not done, and report all of them."""
     if under_torchrun():
         raise ValueError("a sweep starts its own processes: call it without torchrun (torchrun is for rewire train)")
-    experiment, runs = EXPERIMENTS.find(command.name), planned_runs(command)
+    experiment, runs = EXPERIMENTS.find(command.name), _without_known(planned_runs(command), command.skip)
     directory = command.out or cli.RUNS / _folder_name(experiment, command)
     done = [run for run in runs if (folder_of(directory, run) / "result.json").exists()]
     if command.dry_run:
@@ -76,6 +77,19 @@ def planned_runs(command: "cli.Sweep") -> list[Run]:
         configurations = list(dict.fromkeys(replace(run, seed=0) for run in runs))
         runs = [replace(run, seed=seed) for seed in range(command.seeds) for run in configurations]
     return list(dict.fromkeys(runs))
+
+
+def _without_known(runs: list[Run], known: Path | None) -> list[Run]:
+    """The runs that are not finished elsewhere."""
+    if known is None:
+        return runs
+    finished = {one.run.id for one in read_runs(known) if one.result is not None}
+    left = [run for run in runs if run.id not in finished]
+    if not left:
+        raise ValueError(f"all {len(runs)} runs are finished in {known}: leave --skip out to carry them out again")
+    known_runs = len(runs) - len(left)
+    console.print(f"{known_runs} of {len(runs)} runs are finished in {known}", highlight=False, soft_wrap=True)
+    return left
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""The scale ``workstation``: CIFAR-100 in about 25 hours of one core, planned so that each claim of the paper has runs.
+"""The scale ``workstation``: CIFAR-100 in about 15 hours of one core, planned so that each claim of the paper has runs.
 
 Every run sees 600,000 images: 12 epochs instead of the paper's 100, with its learning-rate schedule scaled. Weights are
 rewired four times an epoch (24 times in all, where the paper rewires 50 times), and the test set is evaluated three

@@ -76,15 +76,20 @@ def a(study: Study, layout: Layout) -> Answer:
 def b(study: Study, layout: Layout) -> Answer:
     """What each method loses between ERK and uniform."""
 
-    def loss(name: str) -> BySeed:
-        pairs = [[study.values(method(cell, name, start=s)) for s in ("erk", "uniform")] for cell in layout.both]
-        return mean_of([difference(erk, uniform) for erk, uniform in pairs])
+    def loss(name: str, cell: Cell) -> BySeed:
+        erk, uniform = (study.values(method(cell, name, start=start)) for start in ("erk", "uniform"))
+        return difference(erk, uniform)
 
-    losses = {name: loss(name) for name in ("ggr", *RIVALS)}
+    losses = {name: [loss(name, cell) for cell in layout.both] for name in ("ggr", *RIVALS)}
     effects = [
-        effect(f"loss of {label} less loss of GGR", difference(losses[n], losses["ggr"])) for n, label in RIVALS.items()
+        effect(f"loss of {label} less loss of GGR", difference(mean_of(losses[name]), mean_of(losses["ggr"])))
+        for name, label in RIVALS.items()
     ]
-    details = [effect(f"loss of {RIVALS.get(name, 'GGR')}", values) for name, values in losses.items()]
+    details = [
+        effect(f"loss of {RIVALS.get(name, 'GGR')}, {described(cell)}", values)
+        for name, by_cell in losses.items()
+        for cell, values in zip(layout.both, by_cell, strict=True)
+    ]
     cells = [method(cell, n, start=s) for cell in layout.both for n in losses for s in ("erk", "uniform")]
     return answer(study, cells, effects, details)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from rewire.film.format import NAME
+from rewire.film.format import film_in
 from rewire.film.server import page
 from rewire.lab.report.groups import distinct
 from rewire.lab.results import Record
@@ -15,12 +15,12 @@ MOST = 8_000_000  # bytes of films in a page: what is beyond is left to `rewire 
 
 def film_section(records: Sequence[Record], directory: Path) -> str:
     """A section whose films appear when it is opened; nothing if no run was recorded."""
-    recorded = [one for one in distinct(records) if (one.folder / NAME).is_file()]
-    if not recorded:
+    found = [(one.run, film) for one in distinct(records) if (film := film_in(one.folder)) is not None]
+    if not found:
         return ""
-    shown = _within(sorted(recorded, key=lambda one: one.run.seed))
-    films = [{"title": one.run.label, "text": (one.folder / NAME).read_text()} for one in shown]
-    content = json.dumps(page(films)).replace("<", "\\u003c")  # so that no text can end the script
+    recorded = [(run.label, film) for run, film in sorted(found, key=lambda one: one[0].seed)]
+    shown = _within(recorded)
+    content = json.dumps(page(shown)).replace("<", "\\u003c")  # so that no text can end the script
     left = len(recorded) - len(shown)
     more = f" {left} more would make this page too large." if left else ""
     command = f"<code>rewire watch {escape(str(directory))}</code>"
@@ -34,13 +34,13 @@ def film_section(records: Sequence[Record], directory: Path) -> str:
     )
 
 
-def _within(recorded: Sequence[Record]) -> list[Record]:
-    """As many runs as fit into a page, the first seeds first; always at least one."""
-    shown: list[Record] = []
+def _within(recorded: Sequence[tuple[str, Path]]) -> list[tuple[str, Path]]:
+    """As many films as fit into a page, in their order; always at least one."""
+    shown: list[tuple[str, Path]] = []
     room = MOST
-    for one in recorded:
-        size = (one.folder / NAME).stat().st_size
+    for title, film in recorded:
+        size = film.stat().st_size
         if size <= room or not shown:
-            shown.append(one)
+            shown.append((title, film))
             room -= size
     return shown

@@ -69,21 +69,17 @@ def to_latex(table: Table) -> str:
 def to_rich(table: Table, width: int = 120) -> list[RichTable | Text]:
     """For a terminal of some width, caption last: a table that is too wide is divided, so that no number is cut."""
     columns, caption = range(len(table.columns)), Text(table.caption, style="italic")
-    for spread in (True, False):
-        whole = _rich(table, columns, spread=spread)
-        if _width(whole) <= width:
-            return [whole, caption]
     parts: list[list[int]] = []
     for column in columns:
-        if parts and _width(_rich(table, [*parts[-1], column], spread=True)) <= width:
+        if parts and _width(_rich(table, [*parts[-1], column])) <= width:
             parts[-1].append(column)
         else:
             parts.append([column])
-    return [*(_rich(table, part, spread=True) for part in parts), caption]
+    return [*(_rich(table, part) for part in parts), caption]
 
 
-def _rich(table: Table, columns: Sequence[int], *, spread: bool) -> RichTable:
-    """Some columns of a table, with or without the spread of the cells."""
+def _rich(table: Table, columns: Sequence[int]) -> RichTable:
+    """Some columns of a table."""
     rich = RichTable(title=Text(table.title), title_justify="left")
     for stub in table.stubs:
         rich.add_column(stub, no_wrap=True)
@@ -95,7 +91,7 @@ def _rich(table: Table, columns: Sequence[int], *, spread: bool) -> RichTable:
             rich.add_section()
         each = flat(cells)
         chosen = [each[column] for column in columns]
-        numbers = [shown(cell, usual(table)) if spread else cell.text for cell in chosen]
+        numbers = [shown(cell, usual(table)) for cell in chosen]
         texts = [text + CIRCLED.get(cell.rank or 0, "") for text, cell in zip(numbers, chosen, strict=True)]
         rich.add_row(*heads, *map(Text, texts, [COLOURS.get(cell.rank or 0, "") for cell in chosen]))
     return rich

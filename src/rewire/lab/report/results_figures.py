@@ -1,5 +1,6 @@
-"""The figures of the results page: what each claim rests on, and accuracy against the cost of training."""
+"""The figures of the results page: what methods reach, what each claim rests on, and what training costs."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,26 +10,89 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy
-from rewire.lab.report.looks import look_of_label, method_look
+from rewire.lab.report.looks import label_of, look_of_label, method_look, method_position
+from rewire.lab.report.statistics import mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
 from rewire.lab.results import Record
 from rewire.lab.run import Run
 
 AROUND = 30  # steps before and after a rewiring
+COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
+IN_A_ROW = 3  # networks
 COLOURS = {CONFIRMED: "#00795a", CONTRADICTED: "#c2410c"}  # anything else is drawn in ink
 
 
 def save_figures(answers: Sequence[tuple[Claim, Answer]], study: Study, folder: Path) -> list[str]:
     """Write the figures that there is something for, as PNG and SVG; returns their names."""
-    figures = {"claims": claims_figure(answers), "costs": costs_figure(study), "losses": losses_figure(study)}
+    figures = {
+        "accuracy": accuracy_figure(study),
+        "claims": claims_figure(answers),
+        "costs": costs_figure(study),
+        "losses": losses_figure(study),
+    }
     made = {name: figure for name, figure in figures.items() if figure is not None}
     for name, figure in made.items():
         save(figure, folder / name)
     return list(made)
+
+
+@matplotlib.rc_context(STYLE)
+def accuracy_figure(study: Study) -> Figure | None:
+    """What the paper's methods reach from both starts, with intervals over seeds; a panel for each network."""
+    panels = accuracies(study)
+    if not panels:
+        return None
+    columns = min(len(panels), IN_A_ROW)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(min(WIDTH, 4.2 * columns), 0.5 + 2.8 * rows))
+    every = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, (title, cells) in zip(every, panels.items(), strict=False):
+        labels = sorted({label for label, _ in cells}, key=method_position)
+        for (label, start), values in cells.items():
+            interval, place = mean_interval(values), labels.index(label) + STARTS[start]
+            colour = look_of_label(label).light
+            axes.plot([place, place], [interval.low, interval.high], color=colour, linewidth=1.6)
+            axes.plot(place, interval.mean, "o", color=colour, markersize=6, markerfacecolor=_face(start, colour))
+        axes.set_xticks(range(len(labels)), labels)
+        axes.set(title=title, xlim=(-0.5, len(labels) - 0.5))
+        axes.grid(visible=False, axis="x")
+    for axes in every:
+        axes.set_axis_off()
+    figure.supylabel("accuracy [%]", fontsize=10)
+    keys = [
+        Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor=_face(one, INK[0])) for one in STARTS
+    ]
+    figure.legend(keys, ["from an ERK start", "from a uniform start"], loc="outside upper center", ncols=2, fontsize=9)
+    return figure
+
+
+def _face(start: str, colour: str) -> str:
+    return colour if start == "erk" else "white"
+
+
+def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
+    """By network and sparsity: what the compared methods reach from a start, one value a seed.
+
+    A network is there as soon as it has all methods from both starts, each with two seeds.
+    """
+    panels: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run, one in study.main_runs().items():
+        if run.method in COMPARED and run.growth == Run.growth and run.scope == Run.scope and run.start in STARTS:
+            width = f" x{run.width:g}" if run.width != 1 else ""
+            title = f"{label_of('model', run.model)}{width}, {100 * run.sparsity:g} % sparse"
+            panels[title][method_look(run).label, run.start].append(accuracy(one))
+    complete = len(COMPARED) * len(STARTS)
+    return {
+        title: dict(cells)
+        for title, cells in panels.items()
+        if len(cells) == complete and min(map(len, cells.values())) > 1
+    }
 
 
 @matplotlib.rc_context(STYLE)
@@ -72,9 +136,18 @@ def costs_figure(study: Study) -> Figure | None:
         _point(right, run, seconds, height)
     left.set(xlabel="training multiply-adds [10¹²]", ylabel="accuracy [%]", xscale="log")
     right.set(xlabel="seconds of one core", xscale="log")
+    for axes in (left, right):
+        _plain_numbers(axes)
     handles = {label: handle for handle, label in zip(*left.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=7, fontsize=9)
     return figure
+
+
+def _plain_numbers(axes: Axes) -> None:
+    """A few round numbers on a logarithmic axis, written without powers."""
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _point(axes: Axes, run: Run, x: float, y: float) -> None:

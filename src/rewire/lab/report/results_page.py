@@ -3,13 +3,11 @@
 Every number comes from the runs; ``rewire report FILE --page docs/results.md`` rebuilds the page.
 """
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.compact import about_path
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.report.claims import CLAIMS, OPEN_QUESTION, Claim
 from rewire.lab.report.findings import UNDECIDED, Answer, Effect, Study
@@ -27,13 +25,14 @@ from rewire.lab.report.results_sections import (
     peer_section,
     transformers_section,
 )
-from rewire.lab.results import Record, atomically, read_json
+from rewire.lab.results import Record, atomically
 from rewire.lab.run import Run
 
 EXPERIMENT = "evidence"
 PEER = "peer.jsonl"  # a peer's runs, beside the file of ours
 SHOWN_TABLES = ("table1", "table3", "table4", "drop")
 CAPTIONS = {
+    "accuracy": "What the paper's methods reach from both starts, with 95 % intervals over seeds",
     "claims": "Effects behind the claims, in points of accuracy with 95 % intervals",
     "costs": "Accuracy against training multiply-adds and seconds of one core",
     "losses": "Training loss of the transformers around rewirings, less its mean before them",
@@ -114,11 +113,10 @@ def _in_store(run: Run) -> Run:
 def _head(study: Study, scale: str, source: Path) -> str:
     done, planned = study.progress([{}])
     hours = sum(map(cpu_seconds, study.done.values())) / 3600
-    environments = {json.dumps(_environment(one), sort_keys=True) for one in study.done.values()}
-    machines = "; ".join(", ".join(f"{k} {v}" for k, v in json.loads(one).items()) for one in sorted(environments))
-    origin = f"`rewire sweep {EXPERIMENT} --scale {scale}`"
-    if about_path(source).exists():
-        origin += f" at commit `{read_json(about_path(source))['commit']}`"
+    environments = [one.result["environment"] for one in study.done.values() if one.result is not None]
+    commits = ", ".join(f"`{one}`" for one in sorted({one["commit"] for one in environments if "commit" in one}))
+    origin = f"`rewire sweep {EXPERIMENT} --scale {scale}`" + (f" at commit {commits}" if commits else "")
+    machines = "; ".join(sorted({_machine(one) for one in environments}))
     return f"""# Results: does the paper reproduce?
 
 This page is generated: `rewire report docs/results/evidence.jsonl --page docs/results.md` rebuilds it from the stored
@@ -133,9 +131,9 @@ seeds is wide: "not confirmed" means that the runs are compatible with no effect
 """
 
 
-def _environment(record: Record) -> dict[str, Any]:
-    assert record.result is not None
-    return {name: value for name, value in record.result["environment"].items() if name != "device"}
+def _machine(environment: dict[str, Any]) -> str:
+    """Versions and hardware in words."""
+    return ", ".join(f"{name} {value}" for name, value in environment.items() if name not in ("device", "commit"))
 
 
 def verdict(answer: Answer) -> str:

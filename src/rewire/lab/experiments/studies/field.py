@@ -11,7 +11,7 @@ SEEDS = range(5)
 @register("field", tables="table1")
 def field() -> list[Run]:
     """All methods at 97 and 99 %, from an ERK start, on both networks of the digits."""
-    networks = linear, _ = NETWORKS["demo"]
+    networks = _, linear = NETWORKS["demo"]
     runs = dense(networks, SEEDS)
     for network in networks:
         names = [name for name in METHODS if network is linear or not _is_for_some_layers(name)]

@@ -56,7 +56,7 @@ def ours(run: Run, place: Place) -> dict[str, Any]:
 
 def theirs(run: Run, place: Place) -> dict[str, Any]:
     """The same training with rigl-torch's scheduler."""
-    if importlib.util.find_spec("torchvision") is None:
+    if "torchvision" not in sys.modules and importlib.util.find_spec("torchvision") is None:
         _stand_in_for_torchvision()
     from rigl_torch.RigL import RigLScheduler
 

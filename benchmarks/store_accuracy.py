@@ -1,7 +1,7 @@
 """Do both stores reach the same accuracy? Paired runs on the embedded digits, many seeds; resumable.
 
-``python -m benchmarks.store_accuracy --seeds 200`` appends a line a run to ``docs/results/stores.jsonl`` and prints the
-mean paired difference, packed minus masked, with its 95 % interval. It takes about an hour and a half on one core.
+``python -m benchmarks.store_accuracy --seeds 400`` appends a line a run to ``docs/results/stores.jsonl`` and prints the
+mean paired difference, packed minus masked, with its 95 % interval. It takes about three hours on one core.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ RESULTS = Path("docs/results/stores.jsonl")
 
 
 def main() -> None:
-    given = options(__doc__, 200, RESULTS)
+    given = options(__doc__, 400, RESULTS)
     study = PairedRuns(given.out, ("method", "store"), ("accuracy", "loss"))
     keys: list[Key] = [(method, store) for method in METHODS for store in STORES]
     study.measure({key: replace(BASE, method=key[0], store=key[1]) for key in keys}, given.seeds)

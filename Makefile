@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 
 NATIVE := setup.py $(wildcard src/rewire/kernels/native/*) src/rewire/kernels/build.py
 
-.PHONY: demo test lint types check docs wheel aarch64 actionlint sanitize bench zoo clean
+.PHONY: demo test compat lint types check docs wheel aarch64 actionlint sanitize bench zoo clean
 
 demo: $(VENV)/lab            ## train GGR and its rivals on the embedded digits; a table, a report and a film
 	$(BIN)/rewire sweep demo --film
@@ -26,6 +26,22 @@ types: $(VENV)/dev
 
 check: $(VENV)/dev $(VENV)/browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # one thread each: two workers share the cores
+
+# A torch from PyPI for Linux brings gigabytes of CUDA packages; PIP_EXTRA_INDEX_URL may name an index with CPU builds.
+# Tests that import packages of the other extras are left out.
+COMPAT := build/compat
+COMPAT_TESTS := tests/test_torch.py tests/test_attach.py tests/test_methods.py tests/test_newer_methods.py tests/test_your_own.py \
+    tests/core tests/parts tests/model tests/kernels tests/stores tests/nn tests/rewirer tests/loops tests/golden \
+    tests/inference tests/shrinking tests/io tests/analysis tests/compatibility
+EXTRAS := transformers|lightning|onnx|onnxruntime|ray|tensorboard|accelerate
+compat:                      ## the tests of the library with the oldest versions that pyproject.toml allows; for Python 3.11
+	rm -rf $(COMPAT)
+	$(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m tests.oldest >$(COMPAT)/oldest.txt
+	$(COMPAT)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c $(COMPAT)/oldest.txt \
+	    -e ".[lab]" scipy pytest pytest-xdist hypothesis
+	OMP_NUM_THREADS=1 $(COMPAT)/bin/python -m pytest -n 2 --dist worksteal $(COMPAT_TESTS) \
+	    $$(grep -rlE "^(import|from) ($(EXTRAS))" tests | sed "s/^/--ignore=/")
 
 actionlint: $(VENV)/actionlint ## the workflow files
 	@if test -d $(VENV)/npm/node_modules; then \

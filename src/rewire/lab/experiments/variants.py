@@ -16,6 +16,7 @@ from rewire.parts.start import AnyStart, Explicit, Scattered
 
 HERE = __name__
 STARVED = 0.1  # the share of its weights that a starved layer starts with
+STARVED_METHODS = {f"{HERE}:{name}_starved": name for name in ("rigl", "dsr", "ggr")}  # and the methods that they vary
 
 
 @dataclass(frozen=True)

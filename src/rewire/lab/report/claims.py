@@ -1,34 +1,11 @@
 """The paper's claims, each with the rule by which runs decide it. The rules were written before the runs were made."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rewire.lab.experiments.variants import HERE, starved_layer
-from rewire.lab.report.cells import failure_line
-from rewire.lab.report.findings import (
-    CONFIRMED,
-    CONTRADICTED,
-    NOT_CONFIRMED,
-    UNDECIDED,
-    Answer,
-    BySeed,
-    Cell,
-    Effect,
-    Study,
-    answer,
-    difference,
-    effect,
-    mean_of,
-    regret,
-)
+from rewire.lab.report import claim_rules as rules
+from rewire.lab.report.findings import Answer, Study
 from rewire.lab.report.questions import Layout
-from rewire.lab.report.tables.table4 import EMPTINESS
-from rewire.lab.results import Record
-
-RIVALS = {"dsr": "DSR", "rigl": "RigL", "set": "SET"}
-SAME = 0.5  # points below which a difference counts as none
-CLOSED = 0.5  # the share of a starved layer's gap that has to close
 
 
 @dataclass(frozen=True)
@@ -41,270 +18,58 @@ class Claim:
     judge: Callable[[Study, Layout], Answer]
 
 
-def method(cell: Cell, name: str, **more: object) -> Cell:
-    """The cell of one method, with its own growth and weights dropped by layer unless said otherwise."""
-    return {**cell, "method": name, "growth": "mix", "scope": "layer", **more}
-
-
-def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
-    """GGR less each rival, averaged over cells; each cell is a detail."""
-    effects, details, used = [], [], [method(cell, "ggr") for cell in cells]
-    for name, label in RIVALS.items():
-        gaps = []
-        for cell in cells:
-            ours, theirs = method(cell, "ggr"), method(cell, name)
-            gaps.append(difference(study.values(ours), study.values(theirs)))
-            details.append(effect(f"GGR less {label}, {described(cell)}", gaps[-1]))
-            used.append(theirs)
-        effects.append(effect(f"GGR less {label}", mean_of(gaps)))
-    return answer(study, used, effects, details if len(cells) > 1 else ())
-
-
-def described(cell: Cell) -> str:
-    """A cell in words."""
-    names = {"vgg16": "VGG16", "resnet-18": "ResNet-18", "mobilenet-v2": "MobileNetV2"}
-    width = f" x{cell['width']:g}" if cell.get("width", 1) != 1 else ""
-    start = f" {cell['start']}" if "start" in cell else ""
-    return f"{names.get(cell['model'], cell['model'])}{width} {100 * cell['sparsity']:g} %{start}"
-
-
-def a(study: Study, layout: Layout) -> Answer:
-    """Uniform starts."""
-    return ahead(study, layout.uniform)
-
-
-def b(study: Study, layout: Layout) -> Answer:
-    """What each method loses between ERK and uniform."""
-
-    def loss(name: str, cell: Cell) -> BySeed:
-        erk, uniform = (study.values(method(cell, name, start=start)) for start in ("erk", "uniform"))
-        return difference(erk, uniform)
-
-    losses = {name: [loss(name, cell) for cell in layout.both] for name in ("ggr", *RIVALS)}
-    effects = [
-        effect(f"loss of {label} less loss of GGR", difference(mean_of(losses[name]), mean_of(losses["ggr"])))
-        for name, label in RIVALS.items()
-    ]
-    details = [
-        effect(f"loss of {RIVALS.get(name, 'GGR')}, {described(cell)}", values)
-        for name, by_cell in losses.items()
-        for cell, values in zip(layout.both, by_cell, strict=True)
-    ]
-    cells = [method(cell, n, start=s) for cell in layout.both for n in losses for s in ("erk", "uniform")]
-    return answer(study, cells, effects, details)
-
-
-def c(study: Study, layout: Layout) -> Answer:
-    """The sparsest MobileNetV2 from ERK."""
-    return ahead(study, [layout.extreme])
-
-
-def _regrets(study: Study, settings: Sequence[Cell], variants: dict[str, Cell]) -> dict[str, BySeed]:
-    values = [{name: study.values({**cell, **own}) for name, own in variants.items()} for cell in settings]
-    return {name: regret(values, name) for name in variants}
-
-
-GROWTHS: dict[str, Cell] = {
-    name: {"method": "ggr", "growth": growth, "scope": "layer"}
-    for name, growth in {"mix": "mix", "random": "random", "gradient": "gradient"}.items()
-}
-IN_PLACE: dict[str, Cell] = {
-    name: {"method": own} for name, own in {"mix": "set_rigl", "random": "set", "gradient": "rigl"}.items()
-}
-
-
-def d(study: Study, layout: Layout) -> Answer:
-    """The mix's worst shortfall against that of either part, with GGR's allocation."""
-    return _steadier(study, layout, GROWTHS)
-
-
-def _steadier(study: Study, layout: Layout, variants: dict[str, Cell]) -> Answer:
-    effects, details, cells = [], [], []
-    for where, settings in layout.ablation.items():
-        worst = _regrets(study, settings, variants)
-        for other in ("random", "gradient"):
-            name = f"worst shortfall of {other} growth less of the mix, {where}"
-            effects.append(effect(name, difference(worst[other], worst["mix"])))
-        details += [effect(f"worst shortfall of {name}, {where}", values) for name, values in worst.items()]
-        cells += [{**cell, **own} for cell in settings for own in variants.values()]
-    return answer(study, cells, effects, details)
-
-
-def e(study: Study, layout: Layout) -> Answer:
-    """The same in place, where the paper sees no such effect."""
-    raw = _steadier(study, layout, IN_PLACE)
-    if raw.verdict == UNDECIDED:
-        return raw
-    best = [one for one in raw.effects if "gradient" in one.name]  # RigL is the better part in the paper
-    if all(one.interval.high < SAME for one in best):
-        verdict = CONFIRMED
-    else:
-        verdict = CONTRADICTED if all(one.interval.low > 0 for one in best) else NOT_CONFIRMED
-    return Answer(raw.effects, raw.done, raw.planned, verdict, raw.details)
-
-
-def f(study: Study, layout: Layout) -> Answer:
-    """Empty neurons, and the dense parameters that remain without them."""
-
-    def empty(record: Record) -> float:
-        return float(EMPTINESS["Empty neurons [%]"][1](record.result or {}) or 0)
-
-    def shrunk(record: Record) -> float:
-        return -math.log10(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
-
-    effects, cells = [], []
-    for name, measure, unit in (("empty neurons", empty, "points"), ("-log10 Params*", shrunk, "")):
-        gaps = []
-        for cell in layout.emptiness:
-            groups = [
-                [study.values(method(cell, n), measure) for n in pair] for pair in (("dsr", "ggr"), ("set", "rigl"))
-            ]
-            gaps.append(difference(mean_of(groups[0]), mean_of(groups[1])))
-            cells += [method(cell, n) for n in ("ggr", *RIVALS)]
-        effects.append(effect(f"{name}: DSR and GGR less SET and RigL", mean_of(gaps), unit))
-    return answer(study, cells, effects)
-
-
-def g(study: Study, layout: Layout) -> Answer:
-    """Weights dropped from each layer against network-wide."""
-    pairs = [(method(cell, "ggr"), method(cell, "ggr", scope="network")) for cell in layout.drop]
-    gaps = [difference(study.values(local), study.values(globally)) for local, globally in pairs]
-    details = [
-        effect(f"local less global, {described(cell)}", gap) for cell, gap in zip(layout.drop, gaps, strict=True)
-    ]
-    return answer(study, [one for pair in pairs for one in pair], [effect("local less global", mean_of(gaps))], details)
-
-
-def h(study: Study, layout: Layout) -> Answer:
-    """SET against GGR with many weights."""
-    pairs = [(method(cell, "set"), method(cell, "ggr")) for cell in layout.low]
-    gaps = [difference(study.values(ours), study.values(theirs)) for ours, theirs in pairs]
-    return answer(study, [one for pair in pairs for one in pair], [effect("SET less GGR", mean_of(gaps))])
-
-
-def i(study: Study, layout: Layout) -> Answer:
-    """Who fails: the share of seeds below the failure line."""
-
-    def failed(record: Record) -> float:
-        assert record.result is not None
-        return 100.0 * bool(record.result["accuracy"] < failure_line(record.result["classes"]))
-
-    cells = [method(cell, name) for cell in layout.failing for name in ("rigl", "dsr", "ggr")]
-    effects: list[Effect | None] = []
-    verdicts = set()
-    for cell in layout.failing:
-        shares = {name: study.values(method(cell, name), failed) for name in ("rigl", "dsr", "ggr")}
-        label = {"ggr": "GGR", **RIVALS}
-        effects += [effect(f"failed seeds of {label[n]}, {described(cell)}", s, "%") for n, s in shares.items()]
-        effects += [
-            effect(f"accuracy of {label[n]}, {described(cell)}", study.values(method(cell, n)), "%") for n in shares
-        ]
-        means = [sum(values.values()) / max(len(values), 1) for values in shares.values()]
-        (*others, ours) = means
-        as_claimed = ours == 0 and min(others) == 100
-        opposite = ours > min(others) or max(others) == 0
-        verdicts.add(CONFIRMED if as_claimed else CONTRADICTED if opposite else NOT_CONFIRMED)
-    raw = answer(study, cells, effects)
-    if raw.verdict == UNDECIDED:
-        return raw
-    verdict = verdicts.pop() if len(verdicts) == 1 else NOT_CONFIRMED
-    return Answer(raw.effects, raw.done, raw.planned, verdict)
-
-
-def j(study: Study, layout: Layout) -> Answer:
-    """The share of its gap that a starved layer recovers."""
-
-    def count(name: str) -> Callable[[Record], float]:
-        def read(record: Record) -> float:
-            assert record.result is not None
-            layers = record.result["layers"]
-            return float(layers[starved_layer(len(layers))][name])
-
-        return read
-
-    effects: list[Effect | None] = []
-    details: list[Effect | None] = []
-    cells = []
-    for cell in layout.starved:
-        control = study.values(method(cell, "ggr", start="uniform"), count("nnz"))
-        cells.append(method(cell, "ggr", start="uniform"))
-        for name, label in {"ggr": "GGR", **RIVALS}.items():
-            starved = {**cell, "method": f"{HERE}:{name}_starved"}
-            begin, end = (study.values(starved, count(one)) for one in ("initial_nnz", "nnz"))
-            share = {seed: (end[seed] - begin[seed]) / (control[seed] - begin[seed]) for seed in end if seed in control}
-            found = effect(f"share of the gap closed by {label}, {described(cell)}", share, "", CLOSED)
-            (details if name in RIVALS else effects).append(found)
-            cells.append(starved)
-    return answer(study, cells, effects, details)
-
-
-def k(study: Study, layout: Layout) -> Answer:
-    """Sparse and wide against dense and narrow."""
-    effects = [
-        effect(
-            f"GGR less dense x{narrow['width']:.3g}, {described(wide)}",
-            difference(study.values(wide), study.values(narrow)),
-        )
-        for wide, narrow in layout.narrow
-    ]
-    return answer(study, [one for pair in layout.narrow for one in pair], effects)
-
-
-def survives(study: Study, layout: Layout) -> Answer:
-    """GGR less its rivals when all get a connected start."""
-    return ahead(study, layout.connected)
-
-
 _ALL = "Confirmed if the 95 % intervals of all effects lie above zero, contradicted if one lies below."
 CLAIMS = (
     Claim(
         "a",
         "From a uniform start at 97 and 99 %, GGR is above DSR, RigL and SET.",
         f"{_ALL} An effect is the difference averaged over networks.",
-        a,
+        rules.a,
     ),
     Claim(
         "b",
         "GGR loses least between an ERK and a uniform start.",
         f"{_ALL} A loss is the accuracy from ERK less that from uniform.",
-        b,
+        rules.b,
     ),
-    Claim("c", "At 99 % from ERK, GGR leads by far on MobileNetV2.", _ALL, c),
+    Claim("c", "At 99 % from ERK, GGR leads by far on MobileNetV2.", _ALL, rules.c),
     Claim(
         "d",
         "Growing half by gradient and half at random is steadier than either.",
         f"{_ALL} A shortfall is the distance to the best of the three growths in the same setting; the worst over "
         "settings counts.",
-        d,
+        rules.d,
     ),
     Claim(
         "e",
         "In place, SET+RigL does not have that effect.",
-        f"Confirmed if the mix's advantage over RigL, the better part, is below {SAME} points with 95 % confidence, "
-        "contradicted if it is above zero everywhere.",
-        e,
+        f"Confirmed if the mix's advantage over RigL, the better part, is below {rules.SAME} points with 95 % "
+        "confidence, contradicted if it is above zero everywhere.",
+        rules.e,
     ),
-    Claim("f", "Methods that redistribute weights leave more empty neurons and smaller networks.", _ALL, f),
-    Claim("g", "Removing the lowest weights network-wide hurts.", _ALL, g),
-    Claim("h", "At 90 % from ERK, large networks prefer SET.", _ALL, h),
+    Claim("f", "Methods that redistribute weights leave more empty neurons and smaller networks.", _ALL, rules.f),
+    Claim("g", "Removing the lowest weights network-wide hurts.", _ALL, rules.g),
+    Claim("h", "At 90 % from ERK, large networks prefer SET.", _ALL, rules.h),
     Claim(
         "i",
         "VGG16 at 99 % from a uniform start: RigL and DSR fail, GGR does not.",
         "Failing is an accuracy below 5 %. Confirmed if every seed of RigL and DSR fails and none of GGR; contradicted "
         "if GGR fails more often than one of them, or if neither of them ever fails.",
-        i,
+        rules.i,
     ),
     Claim(
         "j",
         "The largest gradients show which layers are too sparse.",
-        f"One layer starts with a tenth of its weights. Confirmed if GGR closes more than {CLOSED:.0%} of the gap to "
-        "what the layer has at the end of a training from a uniform start, with 95 % confidence; contradicted if it "
-        "closes less with as much confidence.",
-        j,
+        f"One layer starts with a tenth of its weights. Confirmed if GGR closes more than {rules.CLOSED:.0%} of the "
+        "gap to what the layer has at the end of a training from a uniform start, with 95 % confidence; contradicted "
+        "if it closes less with as much confidence.",
+        rules.j,
     ),
-    Claim("k", "Sparse wide networks beat dense narrow ones with as many weights.", _ALL, k),
+    Claim("k", "Sparse wide networks beat dense narrow ones with as many weights.", _ALL, rules.k),
 )
-OPEN_QUESTION = Claim("connected", "GGR's lead survives when every method gets a connected start.", _ALL, survives)
+OPEN_QUESTION = Claim(
+    "connected", "GGR's lead survives when every method gets a connected start.", _ALL, rules.survives
+)
 
 
 def judge(study: Study, layout: Layout) -> list[tuple[Claim, Answer]]:

@@ -2,19 +2,19 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-from numpy.typing import NDArray
 
+from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
+from rewire.lab.report.curve_figures import losses_figure, recovery_figure
 from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy
 from rewire.lab.report.looks import label_of, look_of_label, method_look, method_position
 from rewire.lab.report.statistics import mean_interval
@@ -22,9 +22,9 @@ from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
 from rewire.lab.results import Record
 from rewire.lab.run import Run
 
-AROUND = 30  # steps before and after a rewiring
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
 IN_A_ROW = 3  # networks
+HOLLOW = "hollow: dense tensors (dense, masked)"
 COLOURS = {CONFIRMED: "#00795a", CONTRADICTED: "#c2410c"}  # anything else is drawn in ink
 
 
@@ -35,6 +35,7 @@ def save_figures(answers: Sequence[tuple[Claim, Answer]], study: Study, folder: 
         "claims": claims_figure(answers),
         "costs": costs_figure(study),
         "losses": losses_figure(study),
+        "recovery": recovery_figure(study),
     }
     made = {name: figure for name, figure in figures.items() if figure is not None}
     for name, figure in made.items():
@@ -126,7 +127,7 @@ def costs_figure(study: Study) -> Figure | None:
         groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(one)
     if not groups:
         return None
-    figure = Figure(figsize=(WIDTH, 3.4))
+    figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, sharey=True)
     for run, group in groups.items():
         macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
@@ -138,8 +139,7 @@ def costs_figure(study: Study) -> Figure | None:
     right.set(xlabel="seconds of one core", xscale="log")
     for axes in (left, right):
         _plain_numbers(axes)
-    handles = {label: handle for handle, label in zip(*left.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=7, fontsize=9)
+    figure.legend(handles=_legend(map(method_look, groups)), loc="outside upper center", ncols=5, fontsize=9)
     return figure
 
 
@@ -153,44 +153,16 @@ def _plain_numbers(axes: Axes) -> None:
 def _point(axes: Axes, run: Run, x: float, y: float) -> None:
     look = method_look(run)
     face = "none" if run.store == Run.store else look.light  # hollow: every weight is stored
-    name = f"{look.label}, {run.store}" if not run.is_dense else look.label
-    axes.plot(x, y, look.marker or "o", color=look.light, markerfacecolor=face, markersize=5, linestyle="", label=name)
+    axes.plot(x, y, _marker(look), color=look.light, markerfacecolor=face, markersize=5, linestyle="")
 
 
-@matplotlib.rc_context(STYLE)
-def losses_figure(study: Study) -> Figure | None:
-    """The loss of every step around rewirings, averaged over rewirings and seeds; a panel for each network."""
-    panels: dict[str, dict[tuple[str, float], list[NDArray[np.float64]]]] = defaultdict(lambda: defaultdict(list))
-    for run, one in study.done.items():
-        if run.record_losses and (around := losses_around_rewirings(one)) is not None:
-            panels[f"{run.model} on {run.data}"][method_look(run).label, run.sparsity].append(around)
-    if not panels:
-        return None
-    figure = Figure(figsize=(WIDTH, 3.2))
-    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        for (label, sparsity), group in sorted(curves.items()):
-            style = "-" if sparsity < 0.95 else "--"
-            name = f"{label} {100 * sparsity:g} %"
-            steps = range(-AROUND, AROUND)
-            axes.plot(steps, np.mean(group, axis=0), style, color=look_of_label(label).light, linewidth=1.4, label=name)
-        axes.axvline(-0.5, color=GRID[0], linewidth=1.2)
-        axes.set(title=title, xlabel="steps from a rewiring")
-        axes.legend(fontsize=8.5)
-    return figure
+def _legend(looks: Iterable[Look]) -> list[Line2D]:
+    """A marker for each method, in the order of tables, and one that explains hollow markers."""
+    ordered = sorted(set(looks), key=lambda look: method_position(look.label))
+    keys = [Line2D([], [], marker=_marker(one), linestyle="", color=one.light, label=one.label) for one in ordered]
+    hollow = Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor="none", label=HOLLOW)
+    return [*keys, hollow]
 
 
-def losses_around_rewirings(record: Record) -> NDArray[np.float64] | None:
-    """The mean over rewirings of the losses from AROUND steps before one to as many after, less the mean before.
-
-    The rewiring follows the backward pass of its step, so the first loss after it is the one of the next step.
-    """
-    losses = np.array([loss for line in record.metrics for loss in line.get("losses", ())], dtype=np.float64)
-    if record.run.is_dense or record.run.every is None:
-        return None
-    last = min(int(record.run.until * len(losses)), len(losses) - AROUND)
-    steps = [step for step in range(record.run.every, last + 1, record.run.every) if step >= AROUND]
-    windows = [losses[step - AROUND : step + AROUND] for step in steps]
-    if not windows:
-        return None
-    mean: NDArray[np.float64] = np.stack([window - window[:AROUND].mean() for window in windows]).mean(axis=0)
-    return mean
+def _marker(look: Look) -> str:
+    return look.marker or "o"

@@ -6,10 +6,10 @@ from dataclasses import replace
 from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.grid import NETWORKS, SEEDS, methods, sparse
 from rewire.lab.experiments.registry import register
-from rewire.lab.experiments.variants import HERE
+from rewire.lab.experiments.variants import STARVED_METHODS
 from rewire.lab.run import Run
 
-STARVED = ("rigl_starved", "dsr_starved", "ggr_starved")
+STARVED = tuple(STARVED_METHODS)
 
 
 @register("recovery", tables="table1")
@@ -24,6 +24,6 @@ def recovery(scale: str, seeds: Iterable[int] | None = None) -> list[Run]:
 def starved(network: Run, sparsity: float, seeds: Iterable[int], names: Sequence[str] = STARVED) -> list[Run]:
     """The methods from the start that starves a layer, and GGR from the uniform one."""
     chosen = list(seeds)
-    variants = [replace(network, sparsity=sparsity, method=f"{HERE}:{name}") for name in names]
+    variants = [replace(network, sparsity=sparsity, method=name) for name in names]
     control = sparse([network], methods("ggr"), chosen, sparsities=(sparsity,), starts=("uniform",))
     return [replace(run, seed=seed) for seed in chosen for run in variants] + control

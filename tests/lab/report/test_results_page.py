@@ -114,14 +114,22 @@ def test_the_whole_pipeline_on_digits(small_study, monkeypatch, tmp_path):
     text = pages[0]
     assert pages[0] == pages[1]
     assert f"**{len(runs)} of {len(runs)} planned runs are done**" in text
-    assert code_commit() is None or f"`{code_commit()}`" in text
+    assert code_commit() is None or f"`{code_commit()[:12]}" in text
     for claim in CLAIMS:
         assert claim.statement in text
-    verdicts = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| ") and line[3:5] == " |"]
+    verdicts = [
+        line.split(" | ")[2].strip("*") for line in text.splitlines() if line.startswith("| ") and line[3:5] == " |"
+    ]
     assert len(verdicts) == len(CLAIMS)
     assert set(verdicts) <= {CONFIRMED, NOT_CONFIRMED, CONTRADICTED}
     for figure in ("accuracy", "claims", "costs"):
         assert (folder / "evidence" / f"{figure}.svg").exists() == (f"evidence/{figure}.svg" in text)
+
+
+def test_environments_that_differ_are_told_once():
+    older = {"torch": "2.13", "cpu": "EPYC", "commit": "a" * 40}
+    newer = {"torch": "2.14", "cpu": "EPYC", "kernels": "avx512", "device": "cpu"}
+    assert results_page._machines([older, newer, newer]) == "torch 2.13 or 2.14, cpu EPYC, kernels avx512"
 
 
 def test_compact_results_give_the_tables_of_the_folders(small_study):

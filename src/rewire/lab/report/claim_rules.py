@@ -103,6 +103,9 @@ IN_PLACE: dict[str, Cell] = {
 }
 
 
+GROWTH_NAMES = {"mix": "the mix", "random": "random growth", "gradient": "gradient growth"}
+
+
 def d(study: Study, layout: Layout) -> Answer:
     """The mix's worst shortfall against that of either part, with GGR's allocation."""
     return _steadier(study, layout, GROWTHS)
@@ -113,9 +116,11 @@ def _steadier(study: Study, layout: Layout, variants: dict[str, Cell]) -> Answer
     for where, settings in layout.ablation.items():
         worst = _regrets(study, settings, variants)
         for other in ("random", "gradient"):
-            name = f"worst shortfall of {other} growth less of the mix, {where}"
+            name = f"{where}: worst shortfall of {other} growth less that of the mix"
             effects.append(effect(name, difference(worst[other], worst["mix"])))
-        details += [effect(f"worst shortfall of {name}, {where}", values) for name, values in worst.items()]
+        details += [
+            effect(f"{where}: worst shortfall of {GROWTH_NAMES[name]}", values) for name, values in worst.items()
+        ]
         cells += [{**cell, **own} for cell in settings for own in variants.values()]
     return answer(study, cells, effects, details)
 

@@ -30,7 +30,9 @@ from rewire.lab.run import Run
 
 EXPERIMENT = "evidence"
 PEER = "peer.jsonl"  # a peer's runs, beside the file of ours
+UNSAID = ("device", "commit")  # of the environments: stated elsewhere on the page
 SHOWN_TABLES = ("table1", "table3", "table4", "drop")
+SHOWN_EFFECTS = 3  # of each claim, in the table of verdicts
 CAPTIONS = {
     "accuracy": "What the paper's methods reach from both starts, with 95 % intervals over seeds",
     "claims": "Effects behind the claims, in points of accuracy with 95 % intervals",
@@ -115,14 +117,17 @@ def _head(study: Study, scale: str, source: Path) -> str:
     done, planned = study.progress([{}])
     hours = sum(map(cpu_seconds, study.done.values())) / 3600
     environments = [one.result["environment"] for one in study.done.values() if one.result is not None]
-    commits = ", ".join(f"`{one}`" for one in sorted({one["commit"] for one in environments if "commit" in one}))
+    commits = ", ".join(
+        f"`{one}`" for one in sorted({_short(one["commit"]) for one in environments if "commit" in one})
+    )
     origin = f"`rewire sweep {EXPERIMENT} --scale {scale}`" + (f" at commit {commits}" if commits else "")
-    machines = "; ".join(sorted({_machine(one) for one in environments}))
     return f"""# Results: does the paper reproduce?
 
 This page is generated: `rewire report docs/results/evidence.jsonl --page docs/results.md` rebuilds it from the stored
 runs, and no number is typed by hand. Runs: {origin}.
-**{done} of {planned} planned runs are done**, in {hours:.1f} hours of one core ({machines}).
+**{done} of {planned} planned runs are done**, in {hours:.1f} hours of one core ({_machines(environments)}).
+`rewire repeat docs/results/evidence.jsonl` trains one of them again, chosen at random, and compares every number bit
+for bit.
 
 {SETTINGS.get(scale, "")}
 **Statistics.** Runs with the same seed share the first weights and the order of the data, so differences are paired by
@@ -132,9 +137,18 @@ seeds is wide: "not confirmed" means that the runs are compatible with no effect
 """
 
 
-def _machine(environment: dict[str, Any]) -> str:
-    """Versions and hardware in words."""
-    return ", ".join(f"{name} {value}" for name, value in environment.items() if name not in ("device", "commit"))
+def _short(commit: str) -> str:
+    """A commit as people write it; ``-dirty`` stays."""
+    return commit[:12] + ("-dirty" if commit.endswith("-dirty") else "")
+
+
+def _machines(environments: Iterable[dict[str, Any]]) -> str:
+    """Versions and hardware in words; what differs between runs has several values."""
+    values: dict[str, set[str]] = {}
+    for environment in environments:
+        for name, value in environment.items():
+            values.setdefault(name, set()).add(str(value))
+    return ", ".join(f"{name} {' or '.join(sorted(own))}" for name, own in values.items() if name not in UNSAID)
 
 
 def verdict(answer: Answer) -> str:
@@ -145,11 +159,14 @@ def verdict(answer: Answer) -> str:
 
 
 def _summary(answers: Iterable[tuple[Claim, Answer]]) -> str:
-    rows = []
-    for claim, answer in answers:
-        effects = "; ".join(f"{one.name}: {_in_words(one)}" for one in answer.effects[:3]) or "no pair of runs yet"
-        rows.append([claim.key, claim.statement, verdict(answer), effects])
+    rows = [[claim.key, claim.statement, f"**{verdict(answer)}**", _main_effects(answer)] for claim, answer in answers]
     return "\n".join(["## Verdicts\n", *markdown(["", "claim", "verdict", "main effects"], rows, 4)]) + "\n"
+
+
+def _main_effects(answer: Answer) -> str:
+    """The first effects, a line each; while there are none, the parts of them that are known."""
+    shown = answer.effects or answer.details
+    return "<br>".join(f"{one.name}: {_in_words(one)}" for one in shown[:SHOWN_EFFECTS]) or "no pair of runs yet"
 
 
 def _in_words(one: Effect) -> str:

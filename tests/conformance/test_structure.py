@@ -146,6 +146,45 @@ def test_a_given_topology_must_satisfy_the_constraint():
                 rewire.sparsify(model, optimizer, method)
 
 
+@pytest.mark.parametrize("given", ["nonzero", "model", "masks"])
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
+def test_a_trained_topology_is_a_start_again(constraint, given):
+    """Also if neurons were emptied, or channels of different sizes moved between layers."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = rewire.ggr(density=0.3, every=2, until=8, fraction=0.4, constraint=constraint)
+    rewirer = rewire.sparsify(model, optimizer, method)
+    train(model, optimizer, 9)
+    topology = [layer.active().tolist() for layer in rewirer.layers]
+    if constraint == FanIn(0.5):
+        assert any(bool((layer.mask.sum(1) == 0).any()) for layer in rewirer.layers)
+    masks = {layer.name: layer.mask.clone() for layer in rewirer.layers}
+    existing, total = units(rewirer)
+    rewirer.remove()
+    start = {"nonzero": "nonzero", "model": model, "masks": masks}[given]
+    model = model if given == "nonzero" else mlp(seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = rewire.ggr(density=existing / total, every=2, until=8, constraint=constraint, start=start)
+    again = rewire.sparsify(model, optimizer, method)
+    assert [layer.active().tolist() for layer in again.layers] == topology
+    train(model, optimizer, 3, after=lambda _step: again.check())
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ([[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]], "gives for 0 does not fit: 2 of 3 tiles violate Channels"),
+        ([[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]], "gives 2 of the 3 tiles of Channels.* allows 1: pass density=0.7"),
+    ],
+)
+def test_given_channels_must_be_whole_and_as_many_as_the_density_allows(start, message):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = rewire.static(density=1 / 3, start={"0": torch.tensor(start).bool()}, constraint=Channels())
+    with pytest.raises(ValueError, match=message):
+        rewire.sparsify(model, optimizer, method)
+
+
 @pytest.mark.parametrize(
     ("constraint", "density", "message"),
     [

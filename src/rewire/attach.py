@@ -25,6 +25,7 @@ from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.trained import looks_trained
 from rewire.parts.constrained_start import fit_start, start_budget
+from rewire.parts.start_from_weights import fitting_density
 from rewire.rewirer.refusals import refuse_missing_signals, refuse_unfit_weights, refuse_wrong_types
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
@@ -179,7 +180,8 @@ def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
     if fewest < len(weights):
         raise ValueError(
             f"density {lowest} leaves {fewest} weights for {len(weights)} layers ({total} weights when "
-            f"dense): every layer needs at least one, so density must be at least {len(weights) / total:.2g}"
+            f"dense): every layer needs at least one, so density must be at least "
+            f"{fitting_density(len(weights), total)}"
         )
     return first
 

@@ -202,6 +202,17 @@ def test_what_cannot_be_satisfied_is_named(constraint, density, message):
         rewire.sparsify(model, optimizer, rewire.rigl(density=density, every=1, until=9, constraint=constraint))
 
 
+@pytest.mark.parametrize("constraint", [None, FanIn(), Channels()], ids=repr)
+def test_the_density_that_the_error_names_is_enough(constraint):
+    for inputs, outputs in ((9, 7), (33, 27), (40, 31)):
+        model = torch.nn.Sequential(torch.nn.Linear(inputs, outputs), torch.nn.Linear(outputs, 7))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="density must be at least") as caught:
+            rewire.sparsify(model, optimizer, rewire.static(density=1e-4, constraint=constraint))
+        density = float(str(caught.value).rpartition(" ")[2])
+        rewire.sparsify(model, optimizer, rewire.static(density=density, constraint=constraint)).check()
+
+
 @pytest.mark.parametrize("constraint", [Blocks(2), Channels()], ids=repr)
 def test_paths_of_single_links_are_refused_under_whole_tiles(constraint):
     with pytest.raises(ValueError, match="follows the links of single neurons, and under .* weights exist together"):

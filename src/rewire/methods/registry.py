@@ -4,7 +4,6 @@ A decorator registers each function, with its label in tables, its colours on li
 figures. Colours are Okabe and Ito's, which colour-blind readers tell apart.
 """
 
-from rewire.core.method import refuse_density
 from rewire.core.named import Look, NamedMethods
 from rewire.parts.density import Constant, Cosine, Stepwise
 from rewire.parts.schedule import Periodic
@@ -29,12 +28,3 @@ def halved(every: int, until: int, fraction: float) -> Periodic:
     """MEST's schedule: the whole fraction before three quarters of ``until``, and half of it from then on."""
     Periodic(every, until, Constant(fraction)).last  # noqa: B018  raises if there is no end
     return Periodic(every, until, Stepwise((fraction, fraction / 2), at=(3 * until // 4,)))
-
-
-def surplus(density: float, share: float) -> tuple[float, float]:
-    """A density that is higher by a share, and the fraction to drop from it to come back."""
-    refuse_density(density)
-    if not share >= 0:
-        raise ValueError(f"fraction, the surplus over the density, must be at least 0, not {share!r}")
-    high = min(density * (1 + share), 1.0)
-    return high, 1 - density / high

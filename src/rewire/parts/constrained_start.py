@@ -25,7 +25,7 @@ def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: fl
         if round(highest * weights) > most:
             raise ValueError(
                 f"density {highest} asks for {round(highest * weights)} weights, and {constraint!r} admits {most} of "
-                f"{weights}: density must be at most {most / weights:.6g}"
+                f"{weights}: density must be at most {fitting_density(most, weights)}"
             )
     fewest, needed, what = round(lowest * weights), len(specs), "every layer needs one weight"
     if constraint.whole:
@@ -36,7 +36,7 @@ def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: fl
         whole = count if constraint.whole else weights
         raise ValueError(
             f"density {lowest} leaves {fewest} where {constraint!r} needs {needed} ({what}): density must be at least "
-            f"{needed / whole:.2g}"
+            f"{fitting_density(needed, whole)}"
         )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rewire.core.method import refuse_density
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -202,6 +204,15 @@ class Alternating:
     def ends(self) -> tuple[float, float]:
         """``high`` and ``low``."""
         return self.high, self.low
+
+
+def surplus(density: float, share: float) -> tuple[float, float]:
+    """A density that is higher by a share, and the fraction to drop from it to come back."""
+    refuse_density(density)
+    if not share >= 0:
+        raise ValueError(f"fraction, the surplus over the density, must be at least 0, not {share!r}")
+    high = min(density * (1 + share), 1.0)
+    return high, 1 - density / high
 
 
 def _progress(step: int, begin: int, until: int) -> float:

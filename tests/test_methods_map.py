@@ -66,6 +66,11 @@ def test_every_method_has_a_row_and_a_card():
 def test_rows_are_sorted_by_question_and_year():
     questions = [row["it is new in"] for row in MAP.values()]
     assert len(set(questions)) == sum(one != other for one, other in zip(questions, [None, *questions], strict=False))
+    firsts = [
+        next(at for at, question in enumerate(["none", *ANSWERS]) if question.startswith(one.strip("*")))
+        for one in questions
+    ]
+    assert firsts == sorted(firsts), "the questions are in the order of the columns"
     for question in set(questions):
         years = [row["year"] for row in MAP.values() if row["it is new in"] == question]
         assert years == sorted(years)

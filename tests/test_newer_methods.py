@@ -60,8 +60,11 @@ def test_mest_drops_by_weight_and_gradient_and_grows_at_random():
     }
     assert len(places) == 6  # all pairs of the four free positions: gradients do not decide
     assert [method.schedule(step) for step in (1, 5, 6, 8, 9)] == [0.5, 0.5, 0.25, 0.25, None]
-    with pytest.raises(ValueError, match="balance is the factor of the gradient and must be at least 0"):
-        rewire.mest(density=0.1, every=1, until=8, balance=-0.1)
+    for balance in (-0.1, float("nan"), float("inf"), "much"):
+        with pytest.raises(ValueError, match="balance is the factor of the gradient and must be at least 0"):
+            rewire.mest(density=0.1, every=1, until=8, balance=balance)
+    with pytest.raises(ValueError, match="needs a last step: pass until="):
+        rewire.mest(density=0.1, every=1, until=None)
 
 
 @pytest.mark.parametrize("store", ["masked", "packed"])
@@ -82,6 +85,11 @@ def test_mest_with_a_soft_bound_drops_to_its_density_and_grows_above_it():
     ((dropped, grown),) = shown(rewire.core.plan_rewiring(method, [layer], Context(step=8)))
     assert (dropped, grown) == ([4, 5], [])
     assert rewire.mest_soft(density=0.9, every=1, until=8).density(0) == 1.0  # never more than all
+    for density in (0, 1.5):
+        with pytest.raises(ValueError, match=rf"density must be a number in \(0, 1\], .* not {density}"):
+            rewire.mest_soft(density=density, every=1, until=8)
+    with pytest.raises(ValueError, match="fraction, the surplus over the density, must be at least 0, not -0.5"):
+        rewire.mest_soft(density=0.1, every=1, until=8, fraction=-0.5)
 
 
 def test_gse_ranks_a_sample_that_has_as_many_positions_as_the_layer_has_weights():

@@ -24,7 +24,8 @@ from rewire.model.kinds import is_conv_or_linear
 from rewire.model.reachability import REMEDY, cut_layers
 from rewire.model.select import Patterns, SelectedWeight, endpoints, find_layers, names_matching, units, unwrap
 from rewire.model.trained import looks_trained
-from rewire.parts.constrained_start import fit_start
+from rewire.parts.constrained_start import fit_start, start_budget
+from rewire.parts.start_from_weights import fitting_density
 from rewire.rewirer.refusals import refuse_missing_signals, refuse_unfit_weights, refuse_wrong_types
 from rewire.rewirer.rewirer import Rewirer
 from rewire.rewirer.state import checksum
@@ -140,10 +141,14 @@ def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: in
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
     specs = [one.spec for one in weights]
-    active = first_positions(method, specs, _budget(method, weights), context)
+    n, density = _budget(method, weights), method.density(0)
     if method.constraint is not None:
-        active = fit_start(method.constraint, method.start, active, specs, method.density(0), context)
-    if peers.copies and getattr(method.start, "reads_data", False):  # ranks must have read the same batch
+        n = start_budget(method.constraint, method.start, specs, density, n, context)
+    active = first_positions(method, specs, n, context)
+    if method.constraint is not None:
+        active = fit_start(method.constraint, method.start, active, specs, density, context)
+    # A start may have read another batch, or other weights, on each rank; one that is random alone depends on the seed.
+    if peers.copies and not getattr(method.start, "is_random", False):
         peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
     return active
 
@@ -175,7 +180,8 @@ def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
     if fewest < len(weights):
         raise ValueError(
             f"density {lowest} leaves {fewest} weights for {len(weights)} layers ({total} weights when "
-            f"dense): every layer needs at least one, so density must be at least {len(weights) / total:.2g}"
+            f"dense): every layer needs at least one, so density must be at least "
+            f"{fitting_density(len(weights), total)}"
         )
     return first
 

@@ -65,6 +65,18 @@ def test_granet_drops_network_wide_and_grows_in_place():
     assert len(second[1]) == 1
 
 
+def test_functions_are_known_by_their_names():
+    """Checkpoints store the repr of a method, and ranks compare it: it must not change with the process."""
+
+    def start(specs, n, ctx):
+        raise NotImplementedError
+
+    method = replace(make("rigl", 0.5), start=start, birth=lambda n, layer, ctx: torch.zeros(n))
+    assert "start=test_functions_are_known_by_their_names.<locals>.start, " in repr(method)
+    assert "birth=test_functions_are_known_by_their_names.<locals>.<lambda>, " in repr(method)
+    assert " at 0x" not in repr(method)
+
+
 def test_nothing_happens_when_it_is_not_time_or_there_is_nothing_to_move():
     layer = ListLayer([0.5, _, 0.1, _])
     method = rewire.set_(density=0.5, every=2, until=4)

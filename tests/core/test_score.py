@@ -47,7 +47,9 @@ def test_weight_plus_gradient_by_hand():
     layer = ListLayer([0.5, _, 0.1, 0.3, -0.2], grad=[0, 9, -4, 0, 0.5])
     # |w| + |g| / 10: 0.5, 0.5, 0.3, 0.25 at the positions 0, 2, 3, 4.
     assert [one.tolist() for one in Lowest(WeightPlusGradient(0.1))([layer], 2, Context())] == [[3, 4]]
-    with pytest.raises(ValueError, match="balance is the factor of the gradient and must be at least 0, not -1"):
+    with pytest.raises(
+        ValueError, match="balance is the factor of the gradient and must be at least 0 and finite, not -1"
+    ):
         WeightPlusGradient(-1)
 
 

@@ -21,6 +21,11 @@ METHODS = {
     "rigl": {},
     "set": {},
     "gse": {},
+    "mest": {},
+    "mest_soft": {"until": 6},
+    "acdc": {"until": 6},  # sparse, dense and sparse again
+    "srigl": {},
+    "channels": {"constraint": rewire.parts.Channels(), "fraction": 0.7},
     "a sample": {"sample": 0.5},
     "scaled": {"parts": {"allocate": rewire.parts.GlobalTop(scale="layer")}},
 }

@@ -13,6 +13,14 @@ SLOW = rewire.parts.Strongest(rewire.parts.GradientAverage(0.5))
 VARIANTS = {name: (name, {}) for name in rewire.METHODS} | {
     "dsr": ("dsr", {"parts": {"drop": rewire.parts.BelowThreshold(initial=0.05)}}),
     "deepr": ("deepr", {"every": 1}),
+    "acdc": ("acdc", {"until": 6, "steps": 6}),  # sparse at step 2, dense again at 4, sparse at 6
+    "mest_soft": ("mest_soft", {"until": 6, "steps": 6}),  # the surplus falls at steps 4 and 6
+    "chts": ("chts", {"chain": ["0", "2", "4", "6"], "initial": 0.6, "until": 6, "steps": 6}),
+    "a rising density": ("ggr", {"parts": {"density": rewire.parts.Linear(0.2, 0.5, begin=0, until=4)}}),
+    "a density that rises and falls": (
+        "rigl",
+        {"parts": {"density": rewire.parts.Stepwise((0.2, 0.5, 0.1), at=(2, 4)), "regrow_dropped": False}},
+    ),
     "ggr by gradient, scaled": (
         "ggr",
         {"growth": "gradient", "parts": {"allocate": rewire.parts.GlobalTop(scale="layer")}},

@@ -46,8 +46,51 @@ def test_blocks_of_a_convolution_stay_whole():
     assert torch.equal(matrix.to_dense(), expected)
 
 
+class Experts(nn.Module):
+    """Three matrices that share neither inputs nor outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 8))
+
+    def forward(self, x):
+        return torch.einsum("bi,eoi->beo", x, self.weight)
+
+
+rewire.register(Experts, inputs=2, outputs=1, stack=0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(8, 4), lambda w: w),
+        (nn.Conv2d(8, 8, 3, groups=2), lambda w: w.permute(0, 2, 3, 1).reshape(8, 36)),
+        (nn.ConvTranspose2d(4, 8, 3), lambda w: w.permute(1, 2, 3, 0).reshape(8, 36)),
+        (
+            nn.ConvTranspose2d(4, 8, 3, groups=2),
+            lambda w: torch.cat([half.permute(1, 2, 3, 0).reshape(4, 18) for half in w.chunk(2)]),
+        ),
+        (Experts(), lambda w: w.reshape(12, 8)),
+    ],
+    ids=["linear", "groups", "transposed", "transposed groups", "stack"],
+)
+def test_blocks_of_every_kind_of_layer_stay_whole(layer, expected):
+    model = nn.Sequential(layer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = rewire.static(density=0.25, start="uniform", constraint=Blocks(4, 2))
+    rewirer = rewire.sparsify(model, optimizer, method, include=["0"])
+    (matrix,) = to_bsr(model, 4, 2).values()
+    assert matrix.values().numel() == rewirer.nnz  # no block is stored that is not full
+    assert torch.equal(matrix.to_dense(), expected(layer.weight.detach()))
+
+
 def test_blocks_that_do_not_divide_are_named():
     model, _ = trained(Blocks(4), 0.25)
+    for side in (0, -4, 2.5):
+        with pytest.raises(ValueError, match="a block has whole numbers of outputs and inputs, not 4 x"):
+            to_bsr(model, 4, side)
+    with pytest.raises(ValueError, match="the model has no sparse weight: sparsify it"):
+        to_bsr(nn.Linear(4, 4), 2)
     with pytest.raises(ValueError, match="0.weight is a matrix of 32 x 64, which blocks of 5 x 5 do not divide"):
         to_bsr(model, 5)
 

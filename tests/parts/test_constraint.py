@@ -157,6 +157,14 @@ def test_constant_fan_in_regrows_what_each_row_has_lost():
     assert plan("rigl", [layer], FanIn(), 0.5) == [([0, 1], [2, 3])]
 
 
+def test_blocks_of_a_transposed_layer_have_rows_of_outputs_too():
+    spec = LayerSpec("layer", torch.Size([2, 4]), transposed=True)  # two inputs, four outputs
+    # Blocks of two outputs and one input: in each row, positions 0 1 and 2 3.
+    assert Blocks(2, 1).tiles(spec).of(torch.arange(8)).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    with pytest.raises(ValueError, match="layer is a matrix of 4 x 2, which blocks of 2 x 4 do not divide"):
+        Blocks(2, 4).tiles(spec)
+
+
 def test_ggr_moves_whole_rounds_of_fan_in_between_layers():
     layers = [
         Matrix([[0.1, 0.3, _], [0.4, 0.2, _]], grad=[[0, 0, 0.1], [0, 0, 0.1]]),
@@ -165,8 +173,12 @@ def test_ggr_moves_whole_rounds_of_fan_in_between_layers():
     # A third of six goes: 0.1, of the first layer (2 x 2/3 of 2 = 1), and 0.8 of the second. The two largest missing
     # gradients are in the second layer, which then has 3 of 6: one round of two, and a half. The first has 3: the same.
     # One whole round is left over; both miss half a round, so the first layer in the order gets it.
-    first, second = plan("ggr", layers, FanIn(), 0.5, 1 / 3, grow=Strongest())
-    assert (len(first[1]) - len(first[0]), len(second[1]) - len(second[0])) in ((0, 0), (-2, 2))
+    # Each layer keeps its weights: its first row regrows position 2 by gradient, its second row position 5.
+    assert plan("ggr", layers, FanIn(), 0.5, 1 / 3, grow=Strongest()) == [([0], [2]), ([3], [5])]
+    # Two thirds go: 0.1, 0.2 and 0.3 of the first layer, and 0.8. All four largest missing gradients are in the second
+    # layer, which then has 5 of 6: two rounds. The first has one weight, and needs two: one round.
+    # Its first row regrows position 2; in the second layer the first row grows 6 (position 2), the other 8 and 7.
+    assert plan("ggr", layers, FanIn(), 0.5, 2 / 3, grow=Strongest()) == [([0, 1, 4], [2]), ([3], [2, 4, 5])]
 
 
 def test_srigl_empties_rows_without_salient_weights():
@@ -236,6 +248,7 @@ def test_a_growth_that_ignores_the_constraint_is_named():
         (lambda: NM(0, 4), "n of N:M must be a whole number of at least 1, not 0"),
         (lambda: NM(1, 2.5), "m of N:M must be a whole number of at least 1, not 2.5"),
         (lambda: Blocks(0), "rows of a block must be a whole number of at least 1, not 0"),
+        (lambda: FanIn("most"), "least_salient is a share and must lie in"),
         (lambda: FanIn(1.5), "least_salient is a share and must lie in"),
         (lambda: rewire.deepr(density=0.1, constraint=Blocks(2)), "reads the signs of single weights"),
         (lambda: rewire.ggr(density=0.1, every=1, until=2, sample=1.0, constraint=NM(2, 4)), "leave sample out"),

@@ -112,9 +112,17 @@ def test_what_is_refused():
     for chain, message in (
         (["4", "0"], "4 has 4 outputs and 0, the next in the chain, 12 inputs"),
         (["x"], "the chain names"),
+        (["2", "2"], "names '2' twice: name each layer once"),
     ):
         with pytest.raises(ValueError, match=message):
             rewire.sparsify(model, optimizer, rewire.chts(density=0.2, every=2, until=12, chain=chain))
+
+
+def test_a_sharpness_is_a_curve_that_keeps_the_larger():
+    with pytest.raises(TypeError, match=r"sharpness must be a curve such as Constant\(2.0\), not 2.0"):
+        SoftLowest(sharpness=2.0)
+    with pytest.raises(ValueError, match="sharpness must be at least 0"):
+        SoftLowest(sharpness=Constant(-1.0))
 
 
 def test_a_method_of_one_vector_still_rewires():

@@ -70,6 +70,10 @@ def test_alternating_phases_against_a_drawn_timeline():
     assert Alternating(1.0, 0.1, every=3, until=15).ends() == (1.0, 0.1)
     with pytest.raises(ValueError, match="until=16 must be a multiple of every=3"):
         Alternating(1.0, 0.1, every=3, until=16)
+    with pytest.raises(ValueError, match="every, the length of a phase, must be at least one step, not 0"):
+        Alternating(1.0, 0.1, every=0, until=6)
+    with pytest.raises(ValueError, match="until must be a whole number of optimizer steps, .* not None"):
+        Alternating(1.0, 0.1, every=3, until=None)
     with pytest.raises(ValueError, match=r"low=0.5 must not exceed high=0.1"):
         Alternating(0.1, 0.5, every=3, until=15)
 
@@ -80,8 +84,20 @@ def test_a_sigmoid_is_symmetric_and_exact_at_its_ends():
     assert curve(30) == pytest.approx(0.275)
     assert curve(20) - 0.275 == pytest.approx(0.275 - curve(40))
     assert all(curve(step) >= curve(step + 1) for step in range(60))
-    with pytest.raises(ValueError, match="steepness of a sigmoid must be positive, not 0"):
-        Sigmoid(0.5, 0.05, begin=10, until=50, steepness=0)
+    for steepness in (0, float("inf")):
+        with pytest.raises(ValueError, match="steepness of a sigmoid must be positive and finite, not"):
+            Sigmoid(0.5, 0.05, begin=10, until=50, steepness=steepness)
+    jump = Sigmoid(0.5, 0.1, begin=0, until=10, steepness=1e4)  # exp(5000) is no number
+    assert [jump(step) for step in (1, 4, 6, 9)] == pytest.approx([0.5, 0.5, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("curve", [Linear, Cosine, Cubic, Sigmoid])
+def test_a_curve_that_ends_where_it_begins_jumps(curve):
+    for until in (5, 3):
+        jump = curve(1.0, 0.1, begin=5, until=until)
+        assert [jump(step) for step in (0, 5, 6, 99)] == pytest.approx([1.0, 1.0, 0.1, 0.1])
+    with pytest.raises(ValueError, match="until must be a whole number of optimizer steps, .* not None"):
+        curve(1.0, 0.1, begin=5, until=None)
 
 
 def test_a_stepwise_curve():
@@ -93,3 +109,7 @@ def test_a_stepwise_curve():
         Stepwise((0.1, 0.2), at=(1, 2))
     with pytest.raises(ValueError, match=r"must be in order, not \(3, 1\)"):
         Stepwise((0.1, 0.2, 0.3), at=(3, 1))
+    with pytest.raises(ValueError, match="several values and the steps between them, not .*at=5"):
+        Stepwise((0.1, 0.2), at=5)
+    with pytest.raises(ValueError, match="at must be a whole number of optimizer steps, .* not 2.5"):
+        Stepwise((0.1, 0.2), at=(2.5,))

@@ -128,5 +128,9 @@ def test_losses_and_models_that_do_not_work():
         attach(Grasp(lambda m: (m(torch.ones(2, 12)) * float("inf")).sum()))
     with pytest.raises(ValueError, match="SynFlow needs at least one round, not 0"):
         SynFlow((12,), rounds=0)
+    with pytest.raises(ValueError, match=r"shape is that of an input without the batch, such as .* not 12"):
+        SynFlow(12)
+    with pytest.raises(TypeError, match="start must be a part .something to call., not 'erk'"):
+        Shuffled("erk")
     with pytest.raises(ValueError, match="runs the model: only sparsify can call it"):
         Snip(loss)([], 3, Context(parameters=[], weights=[]))

@@ -1,5 +1,6 @@
 """A method is a record of parts; ``plan_rewiring`` is the one algorithm that runs them all."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,9 +57,14 @@ class Method:
     regrow_dropped: bool = True
     constraint: Constraint | None = None
 
-    def __repr__(self) -> str:  # checkpoints store it: as it was before there were constraints, if there is none
+    def __repr__(self) -> str:
+        """As checkpoints store it and ranks compare it: functions by their names, which are the same in every process.
+
+        Without a constraint, as it was before there were constraints.
+        """
         names = [*PARTS, "regrow_dropped", *(["constraint"] if self.constraint is not None else [])]
-        return f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        shown = f"Method({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return re.sub(r"<function (.+?) at 0x[0-9a-fA-F]+>", r"\1", shown)
 
     def __post_init__(self) -> None:
         for role in PARTS:
@@ -66,8 +72,7 @@ class Method:
         if not isinstance(self.density, Curve):
             raise TypeError(f"density must be a curve such as Constant(0.1), not {self.density!r}")
         for value in density_bounds(self.density):
-            if not isinstance(value, (int, float)) or not 0 < value <= 1:
-                raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {value!r}")
+            refuse_density(value)
         first, last = self.density.ends()
         at_least = self.drop.exact or getattr(self.drop, "at_least", False)
         if getattr(self.density, "falls", last < first) and not at_least:
@@ -136,6 +141,12 @@ class Method:
         In the same order on all ranks.
         """
         return sorted((one for one in self.ranked_signals if Signal.GRAD in basic_signals([one])), key=repr)
+
+
+def refuse_density(value: object) -> None:
+    """Raise unless a value is a share of weights that can exist."""
+    if not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"density must be a number in (0, 1], the share of weights that exist, not {value!r}")
 
 
 def density_bounds(curve: Curve) -> tuple[float, float]:

@@ -45,9 +45,13 @@ class Start(Protocol):
     """Sorted positions of the first weights of each layer, exactly ``n`` in all and at least one in each layer.
 
     ``ctx.model``, ``ctx.parameters`` and ``ctx.weights`` are the model, its parameters and their dense values, in the
-    order of the specs. A start that reads data has an attribute ``reads_data = True``: ranks then compare its result.
-    Under a constraint its positions are fitted to it: the largest weights stay if the start has an attribute
-    ``reads_weights = True``, random ones otherwise; with ``gives_positions = True`` they must satisfy it already.
+    order of the specs. It may run the model on a batch: ranks with copies of the model compare what they got, unless
+    the start has an attribute ``is_random = True``: then it depends on nothing but the seed.
+
+    Under a constraint the positions are fitted to it: the largest weights stay if the start has an attribute
+    ``reads_weights = True``, random ones otherwise; with ``gives_positions = True`` they must satisfy it already. Such
+    a start may have a method ``positions(specs, ctx)`` that does not ask for ``n``: where whole tiles are counted, the
+    number of weights follows from them.
     """
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]: ...

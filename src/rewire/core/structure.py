@@ -132,8 +132,12 @@ def unit_sizes(constraint: Constraint | None, layers: Sequence[Layer]) -> list[i
 
 def structure_fault(constraint: Constraint, layer: Layer, active: Tensor | None = None) -> str | None:
     """What contradicts the constraint in a layer, or ``None``. ``active``: all its positions, if it is sharded."""
-    tiles = constraint.tiles(spec_of(layer))
-    counts = tiles.counts(layer.active() if active is None else active)
+    return tile_fault(constraint, constraint.tiles(spec_of(layer)), layer.active() if active is None else active)
+
+
+def tile_fault(constraint: Constraint, tiles: Tiles, active: Tensor) -> str | None:
+    """What contradicts the constraint in a layer that has weights at these positions, or ``None``."""
+    counts = tiles.counts(active)
     if constraint.whole:
         wrong = (counts != 0) & (counts != tiles.size)
         meaning = f"where all {tiles.size} or none exist"

@@ -101,7 +101,7 @@ class Peers:
                 )
 
     def verify_topology(self, step: int, names: Sequence[str], checksums: Sequence[int]) -> None:
-        """Raise on every rank, naming the layers, if their copies have different topologies."""
+        """Raise on every rank, naming the layers, if their copies have different topologies; step 0 is the start."""
         for group in self.copies:
             everyone = group.gather([step, *checksums])
             differ = [
@@ -109,6 +109,11 @@ class Peers:
                 for name, column in zip(["step", *names], zip(*everyone, strict=True), strict=True)
                 if len(set(column)) > 1
             ]
+            if differ and step == 0:
+                raise RuntimeError(
+                    f"the start places the weights of {', '.join(differ)} differently on the ranks: let every rank "
+                    "read the same batch and begin with the same weights"
+                )
             if differ:
                 raise RuntimeError(
                     f"after the rewiring at step {step} the ranks do not have the same {', '.join(differ)}: their "

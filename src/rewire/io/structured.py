@@ -1,12 +1,15 @@
 """Weights with structure as tensors of torch that have kernels for it: BSR, and 2:4 semi-structured."""
 
+import math
 import warnings
 
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import from_semi_structured, semi_structured_arrays
-from rewire.model.state_names import masks_in
+from rewire._torch import from_semi_structured, parameters_of, semi_structured_arrays
+from rewire.model.kinds import weights_of
+from rewire.model.layouts import Layout
+from rewire.model.state_names import masks_of
 from rewire.stores.convert import to_masked
 
 # With 32 bits, torch's conversion of 1:2 matrices and back does not give the same matrix on the CPU; for 8 bits,
@@ -19,10 +22,13 @@ def to_bsr(model: nn.Module, rows: int, columns: int | None = None) -> dict[str,
     """Each sparse weight as a ``torch.sparse_bsr`` matrix of blocks of ``rows`` outputs and ``columns`` inputs.
 
     A block is stored if one of its weights exists. A convolution is a matrix with the inputs of the first tap first,
-    then those of the second, so that blocks of ``Blocks(rows, columns)`` stay whole. Each matrix is compared with the
-    dense weight.
+    then those of the second, so that blocks of ``Blocks(rows, columns)`` stay whole; the matrices of groups, and of a
+    stack such as experts, are one below the other. Each matrix is compared with the dense weight.
     """
-    height, width = rows, columns or rows
+    height, width = rows, rows if columns is None else columns
+    for side in (height, width):
+        if not isinstance(side, int) or side < 1:
+            raise ValueError(f"a block has whole numbers of outputs and inputs, not {height!r} x {width!r}")
     matrices = {}
     for name, (weight, mask) in _matrices(model).items():
         if weight.shape[0] % height or weight.shape[1] % width:
@@ -86,9 +92,20 @@ def _refuse_other_pattern(name: str, mask: Tensor) -> None:
 
 def _matrices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     """Each sparse weight and its mask as matrices: outputs, and the inputs tap by tap."""
-    state = to_masked(model).state_dict()
-    return {name: (_matrix(state[name].detach().cpu()), _matrix(mask.cpu())) for name, mask in masks_in(state).items()}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for path, module in to_masked(model).named_modules():
+        for name, mask in masks_of(module).items():
+            layout, weight = weights_of(module)[name], parameters_of(module)[name]
+            assert weight is not None
+            full_name = f"{path}.{name}" if path else name
+            found[full_name] = (_matrix(weight.detach().cpu(), layout), _matrix(mask.cpu(), layout))
+    if not found:
+        raise ValueError("the model has no sparse weight: sparsify it, and export it before remove()")
+    return found
 
 
-def _matrix(weight: Tensor) -> Tensor:
-    return weight.flatten(2).transpose(1, 2).reshape(len(weight), -1) if weight.dim() > 2 else weight
+def _matrix(weight: Tensor, layout: Layout) -> Tensor:
+    rows, columns, *taps = layout.matrix
+    cube = weight.reshape(layout.groups, rows // layout.groups, columns, math.prod(taps))
+    by_outputs = cube.transpose(1, 2) if layout.transposed else cube
+    return by_outputs.transpose(2, 3).reshape(layout.groups * by_outputs.shape[1], -1).contiguous()

@@ -5,7 +5,7 @@ figures. Colours are Okabe and Ito's, which colour-blind readers tell apart.
 """
 
 from rewire.core.named import Look, NamedMethods
-from rewire.parts.density import Cosine
+from rewire.parts.density import Constant, Cosine, Stepwise
 from rewire.parts.schedule import Periodic
 
 METHODS = NamedMethods()
@@ -24,7 +24,7 @@ def cosine(every: int, until: int, fraction: float) -> Periodic:
     return Periodic(every, until, Cosine(fraction, 0.0, begin=every, until=until))
 
 
-def surplus(density: float, share: float) -> tuple[float, float]:
-    """A density that is higher by a share, and the fraction to drop from it to come back."""
-    high = min(density * (1 + share), 1.0)
-    return high, 1 - density / high
+def halved(every: int, until: int, fraction: float) -> Periodic:
+    """MEST's schedule: the whole fraction before three quarters of ``until``, and half of it from then on."""
+    Periodic(every, until, Constant(fraction)).last  # noqa: B018  raises if there is no end
+    return Periodic(every, until, Stepwise((fraction, fraction / 2), at=(3 * until // 4,)))

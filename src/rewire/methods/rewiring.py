@@ -6,11 +6,11 @@ from rewire.core.layer import Signal
 from rewire.core.method import Method
 from rewire.core.protocols import Grow
 from rewire.core.structure import Constraint
-from rewire.methods.registry import GGR_VARIANTS, METHODS, cosine, surplus
+from rewire.methods.registry import GGR_VARIANTS, METHODS, cosine, halved
 from rewire.parts.allocate import GlobalTop, InPlace, Proportional
 from rewire.parts.birth import Tiny
 from rewire.parts.constraint import FanIn
-from rewire.parts.density import Constant, Linear, Sigmoid, Stepwise
+from rewire.parts.density import Constant, Linear, Sigmoid, Stepwise, surplus
 from rewire.parts.drop import BelowThreshold, Lowest
 from rewire.parts.grow import AtRandom, Mix, Strongest, StrongestOfSample
 from rewire.parts.grow import growth as growth_from
@@ -64,7 +64,7 @@ def mest(
     return Method(
         start=start_from(start),
         density=Constant(density),
-        schedule=Periodic(every, until, Stepwise((fraction, fraction / 2), at=(3 * until // 4,))),
+        schedule=halved(every, until, fraction),
         drop=Lowest(WeightPlusGradient(balance)),
         allocate=InPlace(),
         grow=AtRandom(),

@@ -9,10 +9,11 @@ from torch import Tensor
 from rewire.core.even import whole_rounds
 from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Start
-from rewire.core.structure import Constraint
+from rewire.core.structure import Constraint, tile_fault
 from rewire.core.tiles import Tiles
 from rewire.core.topology import ScoredPositions, topk_mask
 from rewire.parts.apportion import apportion
+from rewire.parts.start_from_weights import fitting_density
 
 
 def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: float, highest: float) -> None:
@@ -24,7 +25,7 @@ def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: fl
         if round(highest * weights) > most:
             raise ValueError(
                 f"density {highest} asks for {round(highest * weights)} weights, and {constraint!r} admits {most} of "
-                f"{weights}: density must be at most {most / weights:.6g}"
+                f"{weights}: density must be at most {fitting_density(most, weights)}"
             )
     fewest, needed, what = round(lowest * weights), len(specs), "every layer needs one weight"
     if constraint.whole:
@@ -35,8 +36,31 @@ def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: fl
         whole = count if constraint.whole else weights
         raise ValueError(
             f"density {lowest} leaves {fewest} where {constraint!r} needs {needed} ({what}): density must be at least "
-            f"{needed / whole:.2g}"
+            f"{fitting_density(needed, whole)}"
         )
+
+
+def start_budget(
+    constraint: Constraint, start: Start, specs: Sequence[LayerSpec], density: float, n: int, ctx: Context
+) -> int:
+    """How many weights a start has to place: ``n``, unless it gives positions and whole tiles are what is counted.
+
+    Tiles of different layers may have different sizes, so a number of tiles is not a number of weights.
+    """
+    if not constraint.whole or not hasattr(start, "positions"):
+        return n
+    placed: list[Tensor] = start.positions(specs, ctx)
+    tiles = _satisfied(constraint, placed, specs)
+    count, total = (
+        sum(len(one) // cut.size for one, cut in zip(placed, tiles, strict=True)),
+        sum(t.count for t in tiles),
+    )
+    if count != round(density * total):
+        raise ValueError(
+            f"the start gives {count} of the {total} tiles of {constraint!r}, but the method's density at step 0 "
+            f"allows {round(density * total)}: pass density={fitting_density(count, total)}"
+        )
+    return sum(map(len, placed))
 
 
 def fit_start(
@@ -51,20 +75,28 @@ def fit_start(
 
     Each layer keeps its share of the weights, rounded to what is admitted. First come those that the start has placed:
     of tiles, those with most of them. Of equal ones, and to fill what is left, the largest weights are taken if the
-    start reads weights (``reads_weights``), and random ones otherwise.
+    start reads weights (``reads_weights``), and random ones otherwise. A topology that is given stays as it is.
     """
+    if getattr(start, "gives_positions", False):
+        _satisfied(constraint, positions, specs)
+        return list(positions)
     tiles = [constraint.tiles(spec) for spec in specs]
     counts = _counts(constraint, tiles, [len(one) for one in positions], density)
     fitted = []
     for i, (spec, placed) in enumerate(zip(specs, positions, strict=True)):
         keys = _keys(start, spec, placed, ctx, i)
         fitted.append(_chosen(constraint, tiles[i], keys, counts[i]))
-        if getattr(start, "gives_positions", False) and not torch.equal(fitted[-1], placed.cpu()):
-            raise ValueError(
-                f"the topology that the start gives for {spec.name} violates {constraint!r}: give one that satisfies "
-                "it, or another start"
-            )
     return fitted
+
+
+def _satisfied(constraint: Constraint, positions: Sequence[Tensor], specs: Sequence[LayerSpec]) -> list[Tiles]:
+    """The tiles of the layers; raises if positions that are given contradict the constraint."""
+    tiles = [constraint.tiles(spec) for spec in specs]
+    for spec, cut, placed in zip(specs, tiles, positions, strict=True):
+        fault = tile_fault(constraint, cut, placed)
+        if fault:
+            raise ValueError(f"the topology that the start gives for {spec.name} does not fit: {fault}")
+    return tiles
 
 
 def _counts(constraint: Constraint, tiles: Sequence[Tiles], placed: Sequence[int], density: float) -> list[int]:

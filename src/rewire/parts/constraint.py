@@ -66,7 +66,7 @@ class FanIn:
     limit: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least_salient <= 1:
+        if not isinstance(self.least_salient, (int, float)) or not 0 <= self.least_salient <= 1:
             raise ValueError(f"least_salient is a share and must lie in [0, 1], not {self.least_salient!r}")
 
     @property
@@ -104,12 +104,15 @@ class Blocks:
     def tiles(self, spec: LayerSpec) -> Tiles:
         """The blocks of the matrix of each tap."""
         rows, columns, taps = _matrix(spec)
-        height, width = self.rows, self.columns or self.rows
+        block = (self.rows, self.columns or self.rows)
+        height, width = block[::-1] if spec.transposed else block  # its rows are inputs
         if (rows // spec.groups) % height or columns % width:
+            matrix = (rows // spec.groups, columns)
+            outputs, inputs = matrix[::-1] if spec.transposed else matrix
             groups = f" in each of {spec.groups} groups" if spec.groups > 1 else ""
             raise ValueError(
-                f"{spec.name} is a matrix of {rows // spec.groups} x {columns}{groups}, which blocks of {height} x "
-                f"{width} do not divide ({self!r}): {_LEAVE_OUT}"
+                f"{spec.name} is a matrix of {outputs} x {inputs}{groups}, which blocks of {block[0]} x {block[1]} do "
+                f"not divide ({self!r}): {_LEAVE_OUT}"
             )
         return Tiles((rows, columns, taps), (height, width, 1))
 

@@ -1,8 +1,15 @@
-"""Curves: a number for every step, such as a density or the fraction of weights to move."""
+"""Curves: a number for every step, such as a density or the fraction of weights to move.
+
+A curve from ``begin`` to ``until`` has its first value up to ``begin`` and its last from ``until`` on; if it ends where
+it begins, it jumps after that step.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+from rewire.core.method import refuse_density
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,7 @@ class Cosine:
     until: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.until, int):
-            raise ValueError(
-                f"until must be a whole number of optimizer steps, at which a cosine ends, not {self.until!r}"
-            )
+        _refuse_no_steps(begin=self.begin, until=self.until)
 
     def __call__(self, step: int) -> float:
         remaining = (1 + math.cos(math.pi * _progress(step, self.begin, self.until))) / 2
@@ -55,6 +59,9 @@ class Linear:
     last: float
     begin: int
     until: int
+
+    def __post_init__(self) -> None:
+        _refuse_no_steps(begin=self.begin, until=self.until)
 
     def __call__(self, step: int) -> float:
         return self.last + (self.first - self.last) * (1 - _progress(step, self.begin, self.until))
@@ -76,6 +83,9 @@ class Cubic:
     last: float
     begin: int
     until: int
+
+    def __post_init__(self) -> None:
+        _refuse_no_steps(begin=self.begin, until=self.until)
 
     def __call__(self, step: int) -> float:
         return self.last + (self.first - self.last) * (1 - _progress(step, self.begin, self.until)) ** 3
@@ -103,15 +113,16 @@ class Sigmoid:
     steepness: float = 10.0
 
     def __post_init__(self) -> None:
-        if not self.steepness > 0:
-            raise ValueError(f"the steepness of a sigmoid must be positive, not {self.steepness!r}")
+        _refuse_no_steps(begin=self.begin, until=self.until)
+        if not 0 < self.steepness < math.inf:
+            raise ValueError(f"the steepness of a sigmoid must be positive and finite, not {self.steepness!r}")
 
     def __call__(self, step: int) -> float:
         start, now, end = (self._logistic(t) for t in (0.0, _progress(step, self.begin, self.until), 1.0))
         return self.last + (self.first - self.last) * (end - now) / (end - start)
 
     def _logistic(self, t: float) -> float:
-        return 1 / (1 + math.exp(-self.steepness * (t - 0.5)))
+        return (1 + math.tanh(self.steepness * (t - 0.5) / 2)) / 2  # 1 / (1 + exp(-x)), which overflows
 
     def ends(self) -> tuple[float, float]:
         """The first and the last value."""
@@ -130,6 +141,10 @@ class Stepwise:
     at: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, Sequence) or not isinstance(self.at, Sequence):
+            raise ValueError(f"a stepwise curve has several values and the steps between them, not {self!r}")
+        for step in self.at:
+            _refuse_no_steps(at=step)
         if len(self.values) != len(self.at) + 1:
             raise ValueError(f"{len(self.at)} steps divide {len(self.at) + 1} values, not {len(self.values)}: {self!r}")
         if list(self.at) != sorted(self.at):
@@ -172,6 +187,9 @@ class Alternating:
     falls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        _refuse_no_steps(every=self.every, until=self.until)
+        if self.every < 1:
+            raise ValueError(f"every, the length of a phase, must be at least one step, not {self.every}")
         if self.until % self.every:
             raise ValueError(
                 f"until={self.until} must be a multiple of every={self.every}, where the last phase begins"
@@ -188,6 +206,24 @@ class Alternating:
         return self.high, self.low
 
 
+def surplus(density: float, share: float) -> tuple[float, float]:
+    """A density that is higher by a share, and the fraction to drop from it to come back."""
+    refuse_density(density)
+    if not share >= 0:
+        raise ValueError(f"fraction, the surplus over the density, must be at least 0, not {share!r}")
+    high = min(density * (1 + share), 1.0)
+    return high, 1 - density / high
+
+
 def _progress(step: int, begin: int, until: int) -> float:
     """How far a step is from ``begin`` (0) to ``until`` (1)."""
-    return min(max((step - begin) / (until - begin), 0.0), 1.0) if until > begin else 0.0
+    if step <= begin:
+        return 0.0
+    return 1.0 if step >= until else (step - begin) / (until - begin)
+
+
+def _refuse_no_steps(**steps: object) -> None:
+    """Raise unless all are whole numbers."""
+    for name, value in steps.items():
+        if not isinstance(value, int):
+            raise ValueError(f"{name} must be a whole number of optimizer steps, as a curve counts them, not {value!r}")

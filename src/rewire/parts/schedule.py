@@ -48,9 +48,9 @@ class Periodic:
 
     @property
     def last(self) -> int:
-        """The step of the last rewiring, at which a falling density must reach its target."""
+        """The step of the last rewiring, at which a changing density must reach its target."""
         if self.until is None:
-            raise ValueError("a falling density needs a last step: pass until=")
+            raise ValueError("the method changes up to its last rewiring and needs a last step: pass until=")
         return self.until - self.until % self.every
 
     def __call__(self, step: int) -> float | None:

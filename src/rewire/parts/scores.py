@@ -1,5 +1,6 @@
 """Scores that weights can be ranked by, besides the plain signals. For a score of your own see ``Score``."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,8 +32,10 @@ class WeightPlusGradient:
     reads = (Signal.WEIGHT, Signal.GRAD)
 
     def __post_init__(self) -> None:
-        if not self.balance >= 0:
-            raise ValueError(f"balance is the factor of the gradient and must be at least 0, not {self.balance!r}")
+        if not isinstance(self.balance, (int, float)) or not 0 <= self.balance < math.inf:
+            raise ValueError(
+                f"balance is the factor of the gradient and must be at least 0 and finite, not {self.balance!r}"
+            )
 
     def __call__(self, *values: Tensor) -> Tensor:
         """Elementwise."""

@@ -31,6 +31,12 @@ class SoftLowest:
     sharpness: Curve = PROPORTIONAL
     exact: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sharpness, Curve):
+            raise TypeError(f"sharpness must be a curve such as Constant(2.0), not {self.sharpness!r}")
+        if not all(end >= 0 for end in self.sharpness.ends()):
+            raise ValueError(f"sharpness must be at least 0, which draws weights to keep uniformly: {self.sharpness!r}")
+
     @property
     def signals(self) -> frozenset[AnySignal]:
         """The score."""
@@ -101,6 +107,8 @@ class Percolated:
         """Raise unless the layers of the chain are linear and fit together."""
         by_name = {spec.name: spec for spec in specs}
         for name in self.chain:
+            if self.chain.count(name) > 1:
+                raise ValueError(f"the chain {self.chain!r} names {name!r} twice: name each layer once")
             if name not in by_name:
                 raise ValueError(f"the chain names {name!r}; the sparse layers are {', '.join(by_name)}")
             if len(by_name[name].shape) != 2:

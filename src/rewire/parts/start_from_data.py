@@ -14,6 +14,7 @@ from rewire.core.layer import Context, LayerSpec
 from rewire.core.protocols import Rule, Start
 from rewire.core.score import qualified_name
 from rewire.core.topology import sample_inactive
+from rewire.core.validate import check_members
 from rewire.parts.start_from_weights import dense_weights, largest
 
 Loss = Callable[[nn.Module], Tensor]
@@ -26,7 +27,6 @@ class _FromLoss:
     loss: Loss = field(compare=False)
     rule: Rule | None = None
     loss_name: str = field(init=False)
-    reads_data: ClassVar[bool] = True
     reads_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -84,7 +84,9 @@ class SynFlow:
     reads_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
+        if not isinstance(self.shape, tuple) or not all(isinstance(size, int) and size > 0 for size in self.shape):
+            raise ValueError(f"shape is that of an input without the batch, such as (3, 32, 32), not {self.shape!r}")
+        if not isinstance(self.rounds, int) or self.rounds < 1:
             raise ValueError(f"SynFlow needs at least one round, not {self.rounds!r}")
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
@@ -131,10 +133,8 @@ class Shuffled:
 
     start: Start
 
-    @property
-    def reads_data(self) -> bool:
-        """Whether the other start reads data, which may differ between ranks."""
-        return bool(getattr(self.start, "reads_data", False))
+    def __post_init__(self) -> None:
+        check_members("start", self.start)
 
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Count, then draw."""

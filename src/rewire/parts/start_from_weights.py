@@ -36,9 +36,13 @@ class Nonzero:
 
     gives_positions: ClassVar[bool] = True
 
+    def positions(self, specs: Sequence[LayerSpec], ctx: Context) -> list[Tensor]:
+        """Where they are."""
+        return [where_true(weight != 0).cpu() for weight in dense_weights(specs, ctx, self)]
+
     def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
         """Count them; the method's density must allow exactly as many."""
-        positions = [where_true(weight != 0).cpu() for weight in dense_weights(specs, ctx, self)]
+        positions = self.positions(specs, ctx)
         refuse_other_budget(positions, specs, n, "of the model's weights are not zero")
         return positions
 
@@ -74,8 +78,8 @@ class Given:
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
-        """Find each layer by its name; the method's density must allow exactly as many weights as are given."""
+    def positions(self, specs: Sequence[LayerSpec], ctx: Context) -> list[Tensor]:
+        """Find each layer by its name."""
         missing = [spec.name for spec in specs if self._name(spec) is None]
         if missing:
             raise ValueError(
@@ -89,7 +93,11 @@ class Given:
             shape = self._shapes.get(str(self._name(spec)), spec.shape)
             if shape != spec.shape:
                 raise ValueError(f"the mask of {spec.name} has shape {tuple(shape)}, its weight {tuple(spec.shape)}")
-        positions = [self._positions[str(self._name(spec))] for spec in specs]
+        return [self._positions[str(self._name(spec))] for spec in specs]
+
+    def __call__(self, specs: Sequence[LayerSpec], n: int, ctx: Context) -> list[Tensor]:
+        """The same; the method's density must allow exactly as many weights as are given."""
+        positions = self.positions(specs, ctx)
         refuse_other_budget(positions, specs, n, "weights are given by the start")
         return positions
 

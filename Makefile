@@ -70,7 +70,7 @@ aarch64: $(VENV)/dev         ## the portable kernels on AArch64, cross-compiled 
 # Leaks are left out: Python itself never frees everything. The libraries are built apart and found by REWIRE_LIBRARIES.
 sanitize: $(VENV)/dev        ## the kernel tests under the address and undefined-behaviour sanitizers
 	$(BIN)/python -m rewire.kernels.build --sanitize build/sanitized
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 OMP_WAIT_POLICY=passive \
 	REWIRE_LIBRARIES=build/sanitized $(BIN)/python -m pytest tests/kernels -k "native or fuzz" -p no:xdist
 
 bench: $(VENV)/bench         ## speed and memory as ratios; writes benchmarks/results/

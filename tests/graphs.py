@@ -10,8 +10,10 @@ def scattered(model, density=0.2, seed=0):
     """With most weights zero."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
+        if isinstance(module, (nn.Conv2d, nn.Linear)) or type(module).__name__ == "Conv1D":
             module.weight.data.mul_(torch.rand(module.weight.shape, generator=generator) < density)
+        elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+            module.in_proj_weight.data.mul_(torch.rand(module.in_proj_weight.shape, generator=generator) < density)
         elif isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(generator=generator)
             module.running_var.uniform_(0.5, 2.0, generator=generator)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from rewire import _torch
@@ -257,3 +258,32 @@ def test_inner_calls_of_a_function_reach_a_subclass():
     assert torch.equal(_torch.handing_over_inner_calls(F.multi_head_attention_forward)(*arguments)[0], expected)
     assert F.linear in seen
     assert F.multi_head_attention_forward not in seen
+
+
+def test_a_backward_that_is_differentiable_once_raises_where_torch_itself_would_return_a_constant():
+    def times(decorator):
+        class Times(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight):
+                ctx.save_for_backward(x, weight)
+                return x * weight
+
+            @staticmethod
+            @decorator
+            def backward(ctx, *grads):
+                x, weight = ctx.saved_tensors
+                return grads[0] * weight, grads[0] * x
+
+        return Times.apply
+
+    x, weight = torch.tensor(3.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    (slope,) = torch.autograd.grad(times(once_differentiable)(x, weight), x, create_graph=True)
+    assert not slope.requires_grad  # the reason for a decorator of our own: its derivative by the weight is one
+    ours = times(_torch.differentiable_once)
+    assert torch.autograd.grad(ours(x, weight), (x, weight)) == (2.0, 3.0)
+    slope, other = torch.autograd.grad(ours(x, weight), (x, weight), create_graph=True)
+    assert (float(slope.detach()), float(other.detach())) == (2.0, 3.0)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        (slope * slope).backward()
+    (partial,) = torch.autograd.grad(ours(x, weight.detach()), x, create_graph=True)  # one result is not needed
+    assert float(partial.detach()) == 2.0

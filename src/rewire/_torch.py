@@ -1,5 +1,6 @@
 """Every use of a private name of torch; ``tests/test_torch.py`` notices if torch changes one of them."""
 
+import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -118,6 +119,32 @@ def handing_over_inner_calls(function: Callable[..., Any]) -> Callable[..., Any]
 def running_backward_pass() -> int:
     """The number of the backward pass that is running, -1 if none is; one inside of another has its own."""
     return torch._C._current_graph_task_id()
+
+
+def differentiable_once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A decorator for the backward of an autograd function: differentiating its results raises.
+
+    torch's own ``once_differentiable`` lets results pass as constants where no gradient that comes in needs a gradient
+    itself. The second derivative would be silently zero then, as for a gradient penalty on the sum of a ReLU network.
+    """
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        with torch.no_grad():
+            results = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # torch enables it in a backward pass for ``create_graph=True`` only
+            return results
+        raise_later: Any = torch._C._functions.DelayedError(_NO_SECOND_DERIVATIVE.encode(), len(results))
+        raising: tuple[Any, ...] = raise_later(*[r if r is None else r.detach().requires_grad_() for r in results])
+        return raising
+
+    return wrapper
+
+
+_NO_SECOND_DERIVATIVE = (
+    "packed layers have no second derivatives: a loss that depends on gradients, such as a gradient penalty, cannot be "
+    'differentiated. Train this model with sparsify(..., store="masked")'
+)
 
 
 def is_dtensor(tensor: object) -> bool:

@@ -109,7 +109,7 @@ def _average_over(
 ) -> None:
     """Let the store average the gradients of its weights over ranks with copies of the model, and DDP ignore them."""
     if group is not None:
-        stored.average_over(peers.copies[0])
+        stored.average_over(peers.copies[0], model.parameters())
         leave_out_of_ddp(model, [layer.parameter for layer in stored.layers], stored.resized)
 
 

@@ -174,6 +174,52 @@ def unused():
     return seen(rewirer)
 
 
+class Conditional(nn.Module):
+    """DDP's parameters have gradients on all ranks, and packed weights on some, after and before those of DDP."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(1, 2, 12, dtype=torch.float64))
+        self.first, self.second = (nn.Linear(12, 12, bias=False).double() for _ in range(2))
+        self.bias = nn.Parameter(torch.zeros(12, dtype=torch.float64))
+
+    def forward(self, x, layers):
+        x = x * self.scale
+        for layer in (self.first, self.second)[:layers]:
+            x = layer(x)
+        return x + self.bias
+
+
+def conditional(layers):
+    """Trained on both ranks, of which the second one uses fewer layers; or on one process with both batches."""
+    torch.manual_seed(0)
+    model = Conditional()
+    wrapped, optimizer, rewirer = packed(model=model)
+    several = dist.is_initialized()
+    for number in range(STEPS):
+        for rank, used in enumerate((2, layers)):
+            if several and rank != dist.get_rank():
+                continue
+            x = torch.randn(8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2 * number + rank))
+            loss = wrapped(x, used).square().mean()
+            (loss if several else loss / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen(rewirer)
+
+
+def conditional_layers():
+    return [conditional(layers) for layers in (2, 1, 0)]
+
+
+def test_a_rank_that_uses_few_or_none_of_the_packed_layers(tmp_path):
+    """The averages of the store and those of DDP start in different orders on the ranks, or not at all on one."""
+    first, second = run(conditional_layers, 2, tmp_path / "ranks")
+    for one, other, alone in zip(first, second, conditional_layers(), strict=True):
+        same(one, other, exact=True)
+        same(one, alone, exact=False)
+
+
 def ways():
     torch.manual_seed(dist.get_rank())  # DDP would give all ranks the weights of the first one, and so does sparsify
     model = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4)).double()

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tests.graphs import agrees, program, sample, scattered
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import rewire
 from rewire.nn.packed import Packed
@@ -147,3 +148,70 @@ def test_a_model_that_cannot_be_traced_reads_packed_weights_too():
             fast = rewire.pack(model)
         assert len(names_of_packed(fast)) == 3
         agrees(fast, model, torch.randn(6, 8))
+
+
+# ---- layers of transformers
+
+
+class Attention(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True, **options)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.attention(query=x, key=x, value=x, need_weights=False)[0])
+
+
+class Separate(nn.Module):
+    """Queries, keys and values of their own: the input projections are three weights, which have no kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, kdim=6, vdim=6, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x[..., :6], x[..., :6], need_weights=False)[0]
+
+
+def encoder():
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+
+
+PROJECTIONS = ["layers.0.self_attn", "layers.0.self_attn.out_proj"]
+
+
+@pytest.mark.filterwarnings("ignore:the model cannot be traced")
+@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(
+    ("build", "by_density", "always"),
+    [
+        (Attention, ["head"], ["attention", "attention.out_proj"]),
+        (lambda: Attention(add_bias_kv=True), ["head"], ["attention", "attention.out_proj"]),
+        (Separate, [], ["attention.out_proj"]),
+        (encoder, ["layers.0.linear1", "layers.0.linear2"], PROJECTIONS),
+        (lambda: nn.Sequential(Conv1D(32, 16), nn.ReLU(), Conv1D(4, 32)), ["0", "2"], []),
+    ],
+    ids=["attention", "biases", "separate", "encoder", "conv1d"],
+)
+def test_attention_and_conv1d_are_packed(build, by_density, always, measure):
+    model = scattered(build(), 0.1)
+    fast = rewire.pack(model, torch.randn(2, 5, 16) if measure else None, measure=measure)
+    names = set(names_of_packed(fast))
+    assert names >= set(always)
+    assert measure or names == {*by_density, *always}
+    for batch in (1, 2, 15, 33):
+        for tokens in (1, 5):
+            agrees(fast, model, torch.randn(batch, tokens, 16))
+
+
+def test_an_input_projection_that_the_model_reads_otherwise_stays_dense():
+    class Penalty(Attention):
+        def forward(self, x):
+            return super().forward(x) + self.attention.in_proj_weight.square().sum()
+
+    model = scattered(Penalty(), 0.1)
+    with pytest.warns(UserWarning, match="stay dense, because the model reads their weight.*: attention$"):
+        fast = rewire.pack(model)
+    assert names_of_packed(fast) == ["attention.out_proj", "head"]
+    agrees(fast, model, torch.randn(2, 5, 16))

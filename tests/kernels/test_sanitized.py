@@ -1,10 +1,10 @@
 """The sanitizers notice an access out of bounds. ``make sanitize`` only."""
 
-import os
 import subprocess
 import sys
 
 import pytest
+from tests.kernels.conftest import SANITIZED
 
 CODE = """
 import torch
@@ -21,9 +21,7 @@ native.rewire_conv_forward(plan.shape, plan.forward_csr, plan.forward, *arrays, 
 """
 
 
-@pytest.mark.skipif(
-    "libasan" not in os.environ.get("LD_PRELOAD", ""), reason="only make sanitize checks memory accesses"
-)
+@pytest.mark.skipif(not SANITIZED, reason="only make sanitize checks memory accesses")
 def test_native_reads_out_of_bounds_are_caught():
     from rewire.kernels import library
 

@@ -69,7 +69,7 @@ def test_each_layer_is_computed_in_its_way():
     chunk=st.sampled_from([1, 1 << 14, 1 << 24]),
 )
 @settings(max_examples=60, deadline=None)
-def test_winograd_of_any_size(outputs, inputs, height, width, pads, batch, rows, chunk):
+def test_native_winograd_of_any_size(outputs, inputs, height, width, pads, batch, rows, chunk):
     geometry = Geometry((outputs, inputs, 3, 3), padding=pads)
     if min(height + 2 * pads[0], width + 2 * pads[1]) < 3:
         return
@@ -82,13 +82,13 @@ def test_winograd_of_any_size(outputs, inputs, height, width, pads, batch, rows,
 
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("batch", [1, 5, 16, 37])
-def test_winograd_with_every_instruction_set(batch):
+def test_native_winograd_with_every_instruction_set(batch):
     geometry = Geometry((5, 6, 3, 3), padding=(1, 1))
     x, grad = pair(geometry, batch, 10, 7)
     close(WinogradGradient(x, grad, geometry).rows(slice(0, 5)), expected(x, grad, geometry), 1e-5)
 
 
-def test_winograd_by_hand():
+def test_native_winograd_by_hand():
     """One pixel of the input and one of the gradient meet in one tap: here in the upper left one."""
     geometry = Geometry((1, 1, 3, 3), padding=(1, 1))
     x, grad = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)

@@ -70,6 +70,40 @@ def test_models_of_transformers_run_packed(build):
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("build", [vit, bert, gpt2, llama])
+def test_models_of_transformers_make_the_same_steps_in_float64_and_pack(build):
+    """Gradients, rewirings by GGR and outputs; then ``pack`` of either store, in float32."""
+    torch.manual_seed(0)
+    model, inputs = build()
+    inputs = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    models, rewirers = both_stores(model.double(), rewire.ggr(density=0.15, every=2, until=100))
+    tolerance = 1e-5 if build is llama else 1e-11  # Llama's norm computes in float32 whatever it is given
+    for step in range(5):
+        for one in models.values():
+            output = one(**inputs)
+            (output.logits.square().mean() if output.loss is None else output.loss).backward()
+        if step == 0:
+            same_gradients(models, tolerance)
+        for rewirer in rewirers.values():
+            rewirer.store.optimizer.step()
+            rewirer.store.optimizer.zero_grad()
+    assert len(rewirers["packed"].history) == 2
+    for one, other in zip(rewirers["packed"].layers, rewirers["masked"].layers, strict=True):
+        assert torch.equal(one.active(), other.active()), one.name
+    results = {}
+    with torch.no_grad():
+        for store, one in models.items():
+            results[store] = one.eval()(**inputs).logits
+            fast = rewire.pack(copy.deepcopy(one).float(), densest=1.0)
+            assert packed_layers(fast).keys() >= packed_layers(models["packed"]).keys()
+            for batch in (1, 2, 3):
+                few = {name: x[:1].expand(batch, *x.shape[1:]) for name, x in inputs.items()}
+                few = {name: x.float() if x.is_floating_point() else x for name, x in few.items()}
+                expected = rewire.to_dense(one).float()(**few).logits
+                torch.testing.assert_close(fast(**few).logits, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(results["packed"], results["masked"], rtol=tolerance, atol=tolerance)
+
+
 def test_conv1d_of_gpt2_is_packed_saved_and_restored():
     torch.manual_seed(0)
     layer = transformers.pytorch_utils.Conv1D(14, 10)

@@ -1,6 +1,7 @@
 """Packed linear layers of sequences: activation functions behind a layer, autocast, rewirings."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch.nn.functional as F
 import transformers
 from tests.nn.both_stores import both_stores, gradients, packed_layers, plan_kinds, same_gradients
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import rewire
 from rewire.kernels import library
@@ -78,6 +81,70 @@ def test_nothing_dense_is_allocated():
     rows, columns = positions >> 18, positions % (1 << 18)
     torch.testing.assert_close(y.detach(), torch.zeros_like(y).index_add(2, rows, x.detach()[..., columns]))
     torch.testing.assert_close(layer.weight_values.grad, x.detach()[..., columns].sum((0, 1)))
+
+
+class NewTensors(TorchDispatchMode):
+    """Collects the shapes of all tensors with memory of their own that torch operations return."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        known = {one.untyped_storage().data_ptr() for one in tensors}
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() not in known:
+                self.shapes.append((str(func), tuple(one.shape)))
+        return result
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(24, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+class SwiGlu(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(24, 50), nn.Linear(24, 50), nn.Linear(50, 24, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 24), (2, 70, 24), (1, 2, 24)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(24, 50), nn.GELU(), nn.Linear(50, 24)),
+        SwiGlu(),
+        Attention(),
+        nn.TransformerEncoderLayer(24, 2, 50, dropout=0, batch_first=True),
+        nn.Sequential(transformers.pytorch_utils.Conv1D(50, 24), nn.ReLU(), transformers.pytorch_utils.Conv1D(24, 50)),
+    ],
+    ids=["mlp", "swiglu", "attention", "encoder", "conv1d"],
+)
+def test_no_weight_is_made_dense_and_no_activation_is_transposed(model, shape):
+    """Of all that torch allocates in a step, nothing has the size of a dense weight, or images of one pixel."""
+    models, _ = both_stores(model)
+    packed, x = models["packed"], torch.randn(shape, requires_grad=True)
+    sizes = {layer.dense_shape.numel() for layer in packed_layers(packed).values()}
+    assert not sizes & {x.numel(), 2 * x.numel(), 3 * x.numel(), x.numel() // 24 * 50}  # a size tells what it is
+    packed(x).square().mean().backward()  # builds the index tables
+    with NewTensors() as training:
+        packed(x).square().mean().backward()
+    with torch.no_grad(), NewTensors() as evaluation:
+        packed.eval()(x)
+    packed.train()
+    for func, made in training.shapes + evaluation.shapes:
+        assert math.prod(made) not in sizes, f"{func} made {made}"
+        assert made[:2] != (1, 1) or len(made) != 4, f"{func} transposed an activation: {made}"
 
 
 # ---- autocast

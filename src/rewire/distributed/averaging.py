@@ -2,11 +2,12 @@
 
 As in DDP, the backward pass does it: as soon as all gradients of a bucket have been accumulated, an all-reduce of the
 bucket starts and runs beside the rest of the pass; at the end of the pass the averages are written back. Buckets are
-flat copies that are made anew in every pass, so they follow the weights. All ranks start them in the same order.
+flat copies that are made anew in every pass, so they follow the weights. All ranks start them in the same order, in a
+process group of their own: between those of DDP they would come earlier on some ranks than on others.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,11 +26,18 @@ class GradientAverager:
     """Hooks on parameters that DDP ignores. ``averaged`` is called at the end of a pass, after the averages are there.
 
     Under DDP's ``no_sync`` nothing is sent. A parameter without a gradient on some ranks counts as zero there. As with
-    DDP, a backward pass within another (reentrant activation checkpointing) is not supported.
+    DDP, a backward pass within another (reentrant activation checkpointing) is not supported. ``others``: of the same
+    model; a rank that has gradients of these alone must take part in the averages too.
     """
 
-    def __init__(self, group: Group, parameters: Sequence[nn.Parameter], averaged: Callable[[], None]) -> None:
-        self.group, self._averaged = group, averaged
+    def __init__(
+        self,
+        group: Group,
+        parameters: Sequence[nn.Parameter],
+        averaged: Callable[[], None],
+        others: Iterable[nn.Parameter] = (),
+    ) -> None:
+        self.group, self._averaged = group.apart(), averaged
         self._weights = list(reversed(parameters))  # about the order in which their gradients arrive
         self._wrappers: list[weakref.ref[DistributedDataParallel]] | None = None  # that decide about ``no_sync``
         self._pass = -1  # the backward pass under way
@@ -40,19 +48,32 @@ class GradientAverager:
         for index, parameter in enumerate(self._weights):
             hook = parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._accumulated(at))
             self._hooks.append(hook)
+        ours = {id(one) for one in parameters}
+        for other in others:
+            if id(other) not in ours and other.requires_grad:
+                self._hooks.append(other.register_post_accumulate_grad_hook(self._other_accumulated))
 
     def remove(self) -> None:
         """Average nothing any more."""
         for hook in self._hooks:
             hook.remove()
 
-    def _accumulated(self, index: int) -> None:
+    def _takes_part(self) -> bool:
+        """Whether the backward pass under way averages gradients; sees to it that they are averaged at its end."""
         if self.group.size == 1 or not self._sends():
-            return
+            return False
         if self._pass != running_backward_pass():
             self._pass = running_backward_pass()
             self._arrived, self._started, self._buckets = set(), [], divide(self._weights)
             call_after_backward(self._finish)
+        return True
+
+    def _other_accumulated(self, _parameter: Tensor) -> None:
+        self._takes_part()
+
+    def _accumulated(self, index: int) -> None:
+        if not self._takes_part():
+            return
         self._arrived.add(index)
         while len(self._started) < len(self._buckets) and self._arrived.issuperset(self._buckets[len(self._started)]):
             self._start(self._buckets[len(self._started)])

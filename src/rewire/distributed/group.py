@@ -44,9 +44,15 @@ class Group:
         self.index, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic()
 
-    def with_own_account(self) -> "Group":
-        """The same ranks, with what is sent counted from zero."""
-        return Group(self._group, self._device)
+    def apart(self) -> "Group":
+        """The same ranks in a process group of its own, with what is sent counted from zero.
+
+        Collectives of one process group must start in the same order on all ranks; those of different groups need not.
+        """
+        if self.size == 1:
+            return Group(self._group, self._device)
+        ranks, backend = dist.get_process_group_ranks(self._group), dist.get_backend_config(self._group)
+        return Group(dist.new_group(ranks, backend=backend, use_local_synchronization=True), self._device)
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of every rank, in the order of the ranks. All give equally many."""

@@ -25,8 +25,13 @@ def sparse_layers(layers: Sequence[nn.Module], densest: float) -> list[nn.Module
     ]
 
 
-def faster_packed_layers(model: nn.Module, layers: Sequence[nn.Module], example: Tensor) -> list[nn.Module]:
-    """The layers that run faster packed than dense, each timed on the input that it gets from ``example``."""
+def faster_packed_layers(
+    model: nn.Module, layers: Sequence[nn.Module], example: Tensor, densest: float
+) -> list[nn.Module]:
+    """The layers that run faster packed than dense, each timed on the input that it gets from ``example``.
+
+    Attention and the layers in it are chosen by density: it reads their weights instead of calling them.
+    """
     if isinstance(model, fx.GraphModule):
         model.recompile()
     inputs: dict[nn.Module, Tensor] = {}
@@ -34,11 +39,14 @@ def faster_packed_layers(model: nn.Module, layers: Sequence[nn.Module], example:
     def keep_input(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         inputs[layer] = args[0].detach()
 
-    hooks = [layer.register_forward_pre_hook(keep_input) for layer in layers]
+    in_attention = {one for part in model.modules() if type(part) is nn.MultiheadAttention for one in part.modules()}
+    hooks = [layer.register_forward_pre_hook(keep_input) for layer in layers if layer not in in_attention]
     model(example)
     for hook in hooks:
         hook.remove()
-    slower = [layer for layer in layers if layer not in inputs or not is_faster_packed(layer, inputs[layer])]
+    by_density = sparse_layers([layer for layer in layers if layer in in_attention], densest)
+    timed = [layer for layer in layers if layer in inputs and is_faster_packed(layer, inputs[layer])]
+    slower = set(layers) - {*by_density, *timed}
     dense_weights = {id(weight_parameter(layer)) for layer in slower}  # a shared weight is packed for all or none
     return [layer for layer in layers if id(weight_parameter(layer)) not in dense_weights]
 

@@ -8,7 +8,7 @@ from torch import fx, nn
 from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, where_true
 from rewire.inference.nodes import parameter_reads
-from rewire.nn.coverage import PACKABLE, is_kernel_call, no_kernel_reason
+from rewire.nn.coverage import is_kernel_call, no_kernel_reason, packable_weight
 from rewire.nn.hwcn import HwcnLinear
 from rewire.nn.packed import Packed, pack_shared, weight_parameter
 from rewire.nn.replace import use_hwcn_module
@@ -16,10 +16,8 @@ from rewire.nn.replace import use_hwcn_module
 
 def is_packable(module: nn.Module) -> bool:
     """Whether a module is a dense layer that the sparse kernels cover."""
-    if not isinstance(module, PACKABLE) or isinstance(module, Packed):
-        return False
-    weight = parameters_of(module).get("weight")
-    return weight is not None and not no_kernel_reason(module, weight)
+    weight = parameters_of(module).get(packable_weight(module))
+    return weight is not None and not isinstance(module, Packed) and not no_kernel_reason(module, weight)
 
 
 def packable_layers(model: nn.Module) -> list[nn.Module]:
@@ -52,7 +50,7 @@ def _layers_read_otherwise(model: fx.GraphModule) -> dict[nn.Module, str]:
     found = {}
     for name, node in parameter_reads(model.graph):
         layer = model.get_submodule(name)
-        is_weight = str(node.target).endswith("weight") and is_packable(layer)
+        is_weight = is_packable(layer) and str(node.target).rpartition(".")[2] == packable_weight(layer)
         if is_weight and not all(is_kernel_call(user, node, layer) for user in node.users):
             found[layer] = name
     return found

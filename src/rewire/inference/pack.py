@@ -25,7 +25,7 @@ def pack(
 
     Takes a masked or packed model, or a plain one with zeros. Layers denser than ``densest`` stay dense; with
     ``measure=True`` every layer is timed packed and dense, on the input it gets when the model runs on ``example``,
-    and the faster form is taken.
+    and the faster form is taken; the projections of ``nn.MultiheadAttention`` are always chosen by ``densest``.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
     >>> _ = model[0].weight.data.mul_(torch.eye(8)[:4])
@@ -44,7 +44,7 @@ def pack(
     chosen = (
         sparse_layers(layers, densest)
         if example is None or not measure
-        else (faster_packed_layers(packed, layers, example))
+        else faster_packed_layers(packed, layers, example, densest)
     )
     pack_nonzeros(chosen)
     name_packed_layers(packed)

@@ -7,7 +7,7 @@ from torch import fx, nn
 from rewire.inference.graph import PackedGraph
 from rewire.inference.layers import is_packable
 from rewire.inference.nodes import parameter_reads
-from rewire.nn.coverage import PACKABLE
+from rewire.nn.coverage import PACKABLE, is_inputs_first
 from rewire.nn.hwcn import add_relu
 
 
@@ -19,7 +19,7 @@ class PackedTracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Also subclasses of torch's layers, whatever their forward does: they can be packed, or stay what they are."""
-        return isinstance(m, PACKABLE) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, PACKABLE) or is_inputs_first(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: nn.Module) -> nn.Module:

@@ -90,7 +90,15 @@ class DenseWeight(Tensor):
         return dense if self.rows is None else dense[self.rows]
 
     def apply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """The output of the layer with this weight; some rows of it are computed with all others."""
+        """The output of the layer with this weight; some rows of it are computed with all others.
+
+        A matrix is read as a sequence: attention flattens its sequences before it projects them.
+        """
+        if x.dim() == 2 and self.dim() == 2:
+            return self._apply_to_sequence(x[None], bias).squeeze(0)
+        return self._apply_to_sequence(x, bias)
+
+    def _apply_to_sequence(self, x: Tensor, bias: Tensor | None) -> Tensor:
         if self.rows is None:
             return self.owner.apply_weight(x, self.nonzeros, bias)
         y = self.owner.apply_weight(x, self.nonzeros, None)[..., self.rows]

@@ -16,7 +16,8 @@ from rewire._torch import parameters_of
 from rewire.core.dense_ops import take, where_true
 from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
-from rewire.kernels.geometry import Geometry, Pair
+from rewire.kernels.eligibility import runs_native
+from rewire.kernels.geometry import Geometry, Pair, to_hwcn
 from rewire.model.state_names import mask_name, positions_name
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.coverage import packable_weight
@@ -94,6 +95,9 @@ class Packed(nn.Module):
             images = images.to(values.dtype)
         if self.extra_padding != (0, 0):
             images = F.pad(images, (0, self.extra_padding[1], 0, self.extra_padding[0]))
+        if self.backward_record is not None and runs_native(images, values):
+            # What the kernel saves for the backward pass is recorded, not `x`, which may be changed in place meanwhile.
+            images = to_hwcn(images).permute(3, 2, 0, 1)
         y = ops.sparse_conv2d(images, values, self.kernel_positions, bias, self.kernel_geometry, relu_limit, moments)
         if self.backward_record is not None:
             # `y`, not the view of it that is returned: a hook on a view is lost when the view is changed in place

@@ -6,7 +6,7 @@ shards the parameter, the mask is sharded alike, and everything here concerns th
 """
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -86,7 +86,7 @@ class MaskedStore:
         """No parameter changes its shape."""
         return []
 
-    def average_over(self, copies: Group) -> None:
+    def average_over(self, copies: Group, parameters: Iterable[nn.Parameter]) -> None:
         """Nothing to do: DDP averages dense gradients."""
 
     @property

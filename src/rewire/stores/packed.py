@@ -6,7 +6,7 @@ step, so that the gradient that is ranked is the one that the optimizer uses: th
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -93,12 +93,15 @@ class PackedStore:
         """The parameters that a rewiring resizes."""
         return [layer.parameter for layer in self._packed.values()]
 
-    def average_over(self, copies: Group) -> None:
-        """Average the gradients of packed weights over these ranks from now on, and rank the averages."""
+    def average_over(self, copies: Group, parameters: Iterable[nn.Parameter]) -> None:
+        """Average the gradients of packed weights over these ranks from now on, and rank the averages.
+
+        ``parameters``: all of the model.
+        """
         self.spans_ranks = True
         for layer in self._packed.values():
             layer.gradient.copies = copies
-        self._averager = GradientAverager(copies.with_own_account(), self.resized, self._averaged)
+        self._averager = GradientAverager(copies, self.resized, self._averaged, parameters)
 
     def _averaged(self) -> None:
         for layer in self._packed.values():

@@ -1,6 +1,6 @@
 """How weights are stored: what every ``Store`` and its layers offer to methods and to the ``Rewirer``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import torch
@@ -77,10 +77,10 @@ class Store(Protocol):
     def resized(self) -> list[nn.Parameter]:
         """The parameters that a rewiring resizes: DDP must leave them out."""
 
-    def average_over(self, copies: Group) -> None:
+    def average_over(self, copies: Group, parameters: Iterable[nn.Parameter]) -> None:
         """Average the gradients of these parameters over ranks that train copies of the model, and rank the averages.
 
-        Those of all other parameters are left to DDP.
+        Those of all other parameters are left to DDP. ``parameters``: all of the model.
         """
 
     @property

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from rewire._torch import differentiable_once
 from rewire.kernels.batch import conv, norm, relu
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.batch.ops import refuse_mismatch
@@ -90,7 +90,7 @@ class _Chain(torch.autograd.Function):
         return activations[-1]
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad
         gradients = _ChainBackward(ctx.stages, ctx.saved_tensors, needed[0]).run(grads[0], needed[3:])

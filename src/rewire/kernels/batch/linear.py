@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from rewire._torch import differentiable_once
 from rewire.kernels.batch.activation import IDENTITY, Activation
 from rewire.kernels.batch.conv import address
 from rewire.kernels.batch.linear_plan import InputsFirstPlan, LinearPlan
@@ -67,7 +67,7 @@ class _LinearTokens(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, values, positions, saved = ctx.saved_tensors
         needed = ctx.needs_input_grad

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from rewire._torch import differentiable_once
 from rewire.kernels.geometry import to_hwcn
 from rewire.kernels.library import native
 from rewire.kernels.memory import empty_hwcn
@@ -162,7 +162,7 @@ class _BatchNorm(torch.autograd.Function):
         return forward(x, weight, bias, known, eps, relu_limit, pool)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, weight, bias, mean, variance = ctx.saved_tensors
         gradients = backward(grads[0], x, weight, bias, (mean, variance), *ctx.options)

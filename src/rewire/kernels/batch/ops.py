@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from rewire._torch import differentiable_once
 from rewire.kernels.batch.conv import backward, forward
 from rewire.kernels.batch.relu import relu_backward
 from rewire.kernels.eligibility import is_eager, runs_native
@@ -82,7 +82,7 @@ class _SparseConv2d(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         x, values, positions, output = ctx.saved_tensors
         grad = grads[0] if output is None else _grad_before_relu(grads[0], output, ctx.relu_limit)

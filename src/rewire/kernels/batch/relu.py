@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from rewire._torch import differentiable_once
 from rewire.kernels.library import native
 from rewire.kernels.memory import empty_strided
 from rewire.kernels.threads import thread_count
@@ -46,6 +46,6 @@ class _Relu(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         return relu_backward(grads[0], ctx.saved_tensors[0], ctx.relu_limit), None

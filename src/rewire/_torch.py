@@ -144,7 +144,7 @@ def is_traced() -> bool:
 def is_exporting() -> bool:
     """Whether ``torch.export`` is recording operations.
 
-    ``torch.compiler.is_exporting`` is always true in code that ``torch.compile`` traces, before torch 2.13.
+    ``torch.compiler.is_exporting`` is always true in code that ``torch.compile`` of torch 2.10 traces.
     """
     return torch.compiler._is_exporting_flag
 

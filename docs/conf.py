@@ -4,7 +4,7 @@ import os
 from importlib.metadata import version as installed_version
 
 project = "Rewire"
-author = "The Rewire authors"
+author = project_copyright = "The Rewire authors"
 release = version = installed_version("rewire")
 
 extensions = [

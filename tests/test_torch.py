@@ -170,6 +170,18 @@ def test_each_backward_pass_has_its_number():
     assert min(seen) >= 0
 
 
+def test_compiling_is_not_exporting():
+    class Told(nn.Module):
+        def forward(self, x):
+            return x + 1 if _torch.is_exporting() else x
+
+    x = torch.zeros(2)
+    assert not _torch.is_exporting()
+    torch.testing.assert_close(torch.compile(Told(), backend="eager")(x), x)
+    for strict in (False, True):
+        torch.testing.assert_close(torch.export.export(Told(), (x,), strict=strict).module()(x), x + 1)
+
+
 def test_writes_to_a_tensor_are_counted():
     tensor = torch.zeros(3)
     before = _torch.write_count(tensor)

@@ -168,6 +168,14 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
+def is_exporting() -> bool:
+    """Whether ``torch.export`` is recording operations.
+
+    ``torch.compiler.is_exporting`` is always true in code that ``torch.compile`` of torch 2.10 traces.
+    """
+    return torch.compiler._is_exporting_flag
+
+
 def ignore_buffers(wrapper: DistributedDataParallel, names: set[str]) -> None:
     """Let DDP no longer broadcast these buffers before every forward pass."""
     wrapper.parameters_to_ignore |= names

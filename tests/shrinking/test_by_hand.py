@@ -92,14 +92,14 @@ def test_padding_that_repeats_the_border_keeps_constants_constant():
 
 
 def test_through_batch_norm_with_negative_shift():
-    # (0 - 1) / sqrt(4) * 2 - 0.5 = -1.5, which leaky ReLU makes -0.15; the next layer multiplies it by 10.
-    norm = nn.BatchNorm1d(2, eps=0.0).double()
+    # (0 - 1) / sqrt(3.5 + 0.5) * 2 - 0.5 = -1.5, which leaky ReLU makes -0.15; the next layer multiplies it by 10.
+    norm = nn.BatchNorm1d(2, eps=0.5).double()
     norm.weight.data, norm.bias.data = torch.tensor([[1.0, 2], [0, -0.5]], dtype=torch.float64)
-    norm.running_mean, norm.running_var = torch.tensor([[0.0, 1], [1, 4]], dtype=torch.float64)
+    norm.running_mean, norm.running_var = torch.tensor([[0.0, 1], [0.5, 3.5]], dtype=torch.float64)
     model = wired(nn.Sequential(linear([[1, 2], [0, 0]]), norm, nn.LeakyReLU(0.1), linear([[1, 10]], [4]))).eval()
     small = shrink(model, torch.zeros(1, 2))
     assert small[1].num_features == 1
-    assert small[1].running_var.tolist() == [1]
+    assert small[1].running_var.tolist() == [0.5]
     torch.testing.assert_close(small[3].bias.data, torch.tensor([2.5], dtype=torch.float64), **SMALL)
     same(model, small, 2)
 

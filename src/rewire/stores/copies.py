@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import forward_pre_hooks, load_post_hooks, parameters_of, state_dict_pre_hooks
+from rewire._torch import forward_pre_hooks, is_exporting, load_post_hooks, parameters_of, state_dict_pre_hooks
 from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 from rewire.core.topology import Edit
 from rewire.stores.averaged_model import UpdateOfValues, averaged_model_under_construction
@@ -242,7 +242,7 @@ def unlinked(model: nn.Module) -> nn.Module:
 
 def before_forward(module: nn.Module, _args: object) -> None:
     """The forward pre-hook of every copy; the original has none."""
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         _before_forward(module)
 
 

@@ -67,7 +67,9 @@ def runs(command: "cli.Runs", words: str) -> None:
     if len(records) == 1:
         labels = [listed[0].label]
     widest = max(map(len, labels))
-    for part in parts:
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
         if len(records) > 1:
             console.print(f"all: {part.title}" if len(parts) == 1 else Text(part.title, style="bold"), highlight=False)
         console.print(_status_table([(labels[place], records[place]) for place in part.places], widest))

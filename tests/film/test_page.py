@@ -118,6 +118,35 @@ def test_the_page_follows_a_film_that_grows(film, tmp_path, monkeypatch):
 
 
 @browser
+@pytest.mark.parametrize("stays", [False, True])
+def test_the_head_follows_a_training_unless_it_was_moved(film, tmp_path, monkeypatch, stays):
+    """One rewiring a second, each after the page has shown the one before."""
+    lines = [line for line in split(film[1].read_bytes()) if b'"metrics"' not in line[:30]]
+    growing = tmp_path / "run" / "film.rewire"
+    growing.parent.mkdir()
+    growing.write_bytes(b"".join(lines[:3]))
+    rest, steps = iter(lines[3:]), [line["step"] for line in read(film[1]) if line["kind"] != "metrics"]
+
+    def grow(films):
+        with growing.open("ab") as file:
+            file.write(next(rest, b""))
+        return films.films
+
+    monkeypatch.setattr(Server, "find_new_films", grow)
+    wait = "while (!document.body.dataset.ready) await new Promise((done) => setTimeout(done, 50));"
+    moved = f"<script>(async () => {{{wait} go(1);}})();</script>"
+    text = page().replace("</body>", (moved if stays else "") + "</body>")
+    monkeypatch.setattr(server, "page", lambda: text)
+    films = Server([growing], port=8650)
+    threading.Thread(target=films.serve_forever, daemon=True).start()
+    dom = opened(films.url, tmp_path)
+    films.shutdown()
+    films.server_close()
+    assert next(rest, None) is None  # everything was written while the page looked on
+    assert f"run: step {steps[1] if stays else steps[-1]}," in dom
+
+
+@browser
 def test_the_page_begins_again_when_a_training_is_killed_and_resumed(film, tmp_path, monkeypatch):
     lines = split(film[1].read_bytes())
     growing = tmp_path / "run" / "film.rewire"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.film.films import recorded
 
 from rewire.film.format import read
-from rewire.film.server import Server, find_films, page, save
+from rewire.film.server import Server, find_films, page, save, titles
 
 
 @pytest.fixture
@@ -113,12 +113,21 @@ def test_a_taken_port_is_passed_over(film):
 
 
 def test_what_holds_no_film_gets_a_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no film: train with `rewire train`"):
+    with pytest.raises(FileNotFoundError, match="holds no film: train with `rewire train --film`"):
         find_films(tmp_path)
     with pytest.raises(FileNotFoundError, match="does not exist: give the folder of a run"):
         find_films(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"should end in \.html"):
         save([], tmp_path / "film.txt")
+    (tmp_path / "notes.txt").write_text("secret")
+    with pytest.raises(ValueError, match="is not a film: its first line should say"):
+        find_films(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536, 99999])
+def test_what_is_no_port_gets_a_sentence(film, port):
+    with pytest.raises(ValueError, match=f"--port {port} must be between 1 and 65535"):
+        Server([film[1]], port=port)
 
 
 def test_a_title_cannot_leave_its_script(tmp_path):
@@ -132,3 +141,14 @@ def test_films_of_a_folder_of_runs(tmp_path):
         recorded(tmp_path / name)
     assert [path.parent.name for path in find_films(tmp_path)] == ["a", "b"]
     assert read(find_films(tmp_path / "a")[0])[0]["title"] == "small"
+
+
+def test_films_in_folders_of_folders_have_different_titles(film, tmp_path):
+    for name in ("train/one", "sweep/one", "two"):
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(film[1], tmp_path / name / "film.rewire")
+    found = find_films(tmp_path)
+    assert titles(found) == ["sweep/one", "train/one", "two"]
+    films = Server(found, port=8700, folder=tmp_path)
+    assert films.find_new_films() == found
+    films.server_close()

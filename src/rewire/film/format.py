@@ -23,12 +23,13 @@ from rewire.film.subsets import BitReader, BitWriter, Positions
 
 FORMAT = "rewire-film-2"
 NAME = "film.rewire"  # inside the folder of a run
+NAMES = (NAME, old_format.NAME)
 Event = dict[str, Any]  # what a line says; the positions of its layers are sorted arrays
 
 
 def film_in(folder: Path) -> Path | None:
     """The film in the folder of a run, if there is one."""
-    return next((folder / name for name in (NAME, old_format.NAME) if (folder / name).is_file()), None)
+    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
 class StrayError(ValueError):

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,9 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from rewire.film.format import film_in
+from rewire.film.format import NAMES, film_in, read
 
 HOST, PORT, TRIES = "127.0.0.1", 8420, 20
+PORTS = 1 << 16  # the first number that is too large for one
+DEPTH = 3  # folders between the one that is watched and a film
 CHUNK = 1 << 22  # bytes of a film in one answer
 SCRIPTS = ("decode.js", "film.js", "draw.js", "river.js", "page.js")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -22,6 +25,7 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 def find_films(target: Path) -> list[Path]:
     """The films of a run, of all runs in a folder, or the file itself; a sentence if there is none."""
     if target.is_file():
+        read(target)  # raises for what is no film
         return [target]
     if not target.exists():
         raise FileNotFoundError(f"{target} does not exist: give the folder of a run, or a folder of runs")
@@ -29,7 +33,7 @@ def find_films(target: Path) -> list[Path]:
     films = [own] if own is not None else _films_below(target)
     if not films:
         raise FileNotFoundError(
-            f"{target} holds no film: train with `rewire train`, or record one in your loop with rewire.record"
+            f"{target} holds no film: train with `rewire train --film`, or record one in your loop with rewire.record"
         )
     return films
 
@@ -56,7 +60,7 @@ def save(films: Sequence[Path], out: Path) -> None:
     """One HTML file with films inside, which needs nothing but a browser."""
     if out.suffix != ".html":
         raise ValueError(f"{out} should end in .html")
-    content = page([(_title(path), path) for path in films])
+    content = page(list(zip(titles(films), films, strict=True)))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(content)
 
@@ -76,8 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         if address.path == "/":
             self._answer(page().encode(), "text/html; charset=utf-8")
         elif address.path == "/films":
-            titles = [{"title": _title(path)} for path in self.server.find_new_films()]
-            self._answer(json.dumps(titles).encode(), "application/json")
+            films = [{"title": title} for title in titles(self.server.find_new_films())]
+            self._answer(json.dumps(films).encode(), "application/json")
         elif address.path == "/film":
             self._film(parse_qs(address.query))
         else:
@@ -145,16 +149,30 @@ class Server(ThreadingHTTPServer):
 
 def _free_port(first: int) -> int:
     """The first port from here on that nobody uses."""
-    for port in range(first, first + TRIES):
+    if not 0 < first < PORTS:
+        raise ValueError(f"--port {first} must be between 1 and {PORTS - 1}")
+    end = min(first + TRIES, PORTS)
+    for port in range(first, end):
         with socket.socket() as probe:
             if probe.connect_ex((HOST, port)) != 0:
                 return port
-    raise OSError(f"ports {first} to {first + TRIES - 1} of {HOST} are all taken: give another one with --port")
+    raise OSError(f"ports {first} to {end - 1} of {HOST} are all taken: give another one with --port")
 
 
 def _films_below(folder: Path) -> list[Path]:
-    """The films of the runs in a folder."""
-    return [film for run in sorted(folder.iterdir()) if run.is_dir() and (film := film_in(run)) is not None]
+    """The films of the runs in a folder and in the folders in it, such as runs/train/NAME below runs."""
+    found = {
+        path.parent for depth in range(1, DEPTH + 1) for name in NAMES for path in folder.glob("*/" * depth + name)
+    }
+    return [film for run in sorted(found) if (film := film_in(run)) is not None]
+
+
+def titles(films: Sequence[Path]) -> list[str]:
+    """What the page calls films: by the folder of the run, and by the folder around it where two have the same name."""
+    names = [_title(path) for path in films]
+    counts = Counter(names)
+    around = [path.resolve().parent.parent.name for path in films]
+    return [f"{above}/{name}" if counts[name] > 1 else name for above, name in zip(around, names, strict=True)]
 
 
 def _title(path: Path) -> str:

@@ -189,8 +189,8 @@ def test_a_name_that_does_not_say_what_is_in_the_file_is_refused(folder, tmp_pat
 
 
 def test_bench_and_pack(folder, capsys, monkeypatch):
-    measure = benching.latency
-    monkeypatch.setattr(benching, "latency", lambda model, x, seconds: measure(model, x, min(seconds, 0.01)))
+    measure = benching.call_times
+    monkeypatch.setattr(benching, "call_times", lambda model, x, seconds: measure(model, x, min(seconds, 0.01)))
     main(["bench", str(folder), "--batches", "1", "8", "--seconds", "0.01", "--threads", "1"])
     told = capsys.readouterr().out
     rows = [line.split() for line in told.splitlines()[2:]]
@@ -200,3 +200,22 @@ def test_bench_and_pack(folder, capsys, monkeypatch):
     assert "3 layers packed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["bench", str(folder), "--batches", "0"])
+
+
+@pytest.mark.parametrize(("times", "warned"), [([1e-3, 1.1e-3, 1.2e-3], False), ([1e-3, 30e-3, 32e-3], True)])
+def test_bench_says_when_the_machine_is_too_busy_to_measure(folder, capsys, monkeypatch, times, warned):
+    monkeypatch.setattr(benching, "call_times", lambda model, x, seconds: times)
+    main(["bench", str(folder), "--batches", "1"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("not to be relied on" in text) == warned
+
+
+def test_a_file_for_others_does_not_say_where_code_lies_on_this_machine(tmp_path):
+    source = "import rewire\n\ndef mine(*, density, every, until):\n"
+    (tmp_path / "mine.py").write_text(source + "    return rewire.ggr(density=density, every=every, until=until)\n")
+    run = Run(model="mlp", method=f"{tmp_path}/mine.py:mine", epochs=1, limit=100)
+    train(run, tmp_path / "run")
+    main(["export", str(tmp_path / "run"), "--to", "safetensors", "-o", str(tmp_path / "net.safetensors")])
+    content = (tmp_path / "net.safetensors").read_bytes()
+    assert run.code[0].digest.encode() in content
+    assert str(tmp_path).encode() not in content

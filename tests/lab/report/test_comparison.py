@@ -6,6 +6,7 @@ import pytest
 from tests.lab.made_up import record
 
 from rewire.lab.report.comparison import Arrangement, comparison_tables, differences
+from rewire.lab.report.report import report_tables
 from rewire.lab.run import Run
 
 BASE = Run(data="digits", model="mlp")
@@ -86,3 +87,42 @@ def test_what_cannot_be_arranged_is_refused():
         Arrangement.parse("lr", "method,lr", None)
     with pytest.raises(ValueError, match="unknown baseline 'set'. Known: ggr"):
         comparison_tables(made(seeds(BASE, 70, 71)), Arrangement(baseline="set"))
+
+
+OWN = """import rewire
+
+def {name}(*, density, every, until):
+    return rewire.ggr(density=density, every=every, until=until)
+"""
+
+
+def rows_of_report(values):
+    tables = report_tables(made(values), Arrangement.parse("method", "sparsity", "ggr"))
+    found = {table.name: {heads[-1]: cells[0].text for heads, cells in table.rows} for table in tables}
+    assert found["table1-digits"] == found["grid"]
+    return found["grid"]
+
+
+def test_functions_of_one_name_in_two_files_share_no_cell(tmp_path):
+    (tmp_path / "a.py").write_text(OWN.format(name="mine"))
+    (tmp_path / "b.py").write_text(OWN.format(name="mine") + "# another\n")
+    first, second = (Run(model="mlp", method=f"{tmp_path}/{file}.py:mine") for file in "ab")
+    values = seeds(BASE, 80, 82) | seeds(first, 90, 92) | seeds(second, 50, 52)
+    assert rows_of_report(values) == {"GGR": "81.00", "a.mine": "91.00", "b.mine": "51.00"}
+
+
+def test_code_that_changed_between_runs_shares_no_cell(tmp_path):
+    values = seeds(BASE, 80, 82)
+    expected = {"GGR": "81.00"}
+    for text, mean in (("", 91), ("# changed\n", 51)):
+        (tmp_path / "a.py").write_text(OWN.format(name="mine") + text)
+        run = Run(model="mlp", method=f"{tmp_path}/a.py:mine")
+        values |= seeds(run, mean - 1, mean + 1)
+        expected[f"mine-{run.code[0].digest[:6]}"] = f"{mean}.00"
+    assert rows_of_report(values) == expected
+
+
+def test_a_function_called_like_a_method_of_the_library_has_a_row_of_its_own(tmp_path):
+    (tmp_path / "a.py").write_text(OWN.format(name="GGR"))
+    values = seeds(BASE, 80, 82) | seeds(Run(model="mlp", method=f"{tmp_path}/a.py:GGR"), 50, 52)
+    assert rows_of_report(values) == {"GGR": "81.00", "a.GGR": "51.00"}

@@ -199,7 +199,7 @@ function drawZoom() {
   large.setAttribute("aria-label", `Mask of ${layer.name}`);
   // cells are square, and all of them fit into the dialog
   large.style.aspectRatio = `${layer.wide} / ${layer.high}`;
-  large.style.width = `min(100%, ${(60 * layer.wide) / layer.high}vh)`;
+  large.style.width = `min(100%, ${(46 * layer.wide) / layer.high}vh)`;
   const zeros = layer.fanOut.reduce((sum, n) => sum + !n, 0);
   texts[0].textContent = `Fan-in of ${count(layer.rows)} outputs: up to ${most(layer.fanIn)}, ${count(layer.deadRows)} without any input`;
   texts[1].textContent = `Fan-out of ${count(layer.columns)} inputs: up to ${most(layer.fanOut)}, ${count(zeros)} not used`;

@@ -153,7 +153,7 @@ class Film {
     return index;
   }
   describe() {
-    if (!this.columns.length) return this.problem || "no film yet";
+    if (!this.columns.length) return `${this.title}: ${this.problem || "no film yet"}`;
     const column = this.columns[this.now],
       before = this.columns[this.now - 1],
       weights = (n) => `${count(n)} weight${n === 1 ? "" : "s"}`;

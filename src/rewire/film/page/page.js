@@ -10,6 +10,7 @@ let views = [],
 let moments = [0],
   last = 0;
 const length = () => moments.length - 1;
+const END = Infinity; // the last moment, however many there will be when the films have been read
 const stepAt = (index) => (index >= length() ? last : moments[index]); // at the end, of the training and not of the rewirings
 
 function measure() {
@@ -184,10 +185,12 @@ function go(to) {
   measure();
   time = Math.max(0, Math.min(to, length()));
   following = time === length();
-  $("said").textContent = playing
-    ? ""
-    : shown.map((f) => (f.seek(f.at(moments[time])), f.describe())).join(". ");
+  say();
   draw();
+}
+function say() {
+  const words = () => shown.map((f) => (f.seek(f.at(moments[time])), f.describe())).join(". ");
+  $("said").textContent = playing ? "" : words();
 }
 function play(on) {
   playing = on;
@@ -229,6 +232,8 @@ addEventListener("keydown", (event) => {
   }
   if (event.key === "ArrowRight") go(time + 1);
   if (event.key === "ArrowLeft") go(time - 1);
+  if (event.key === "Home") go(0);
+  if (event.key === "End") go(END);
 });
 addEventListener("resize", draw);
 scheme.addEventListener("change", () => {
@@ -242,7 +247,7 @@ function choose() {
   if ($("second").value !== "") shown.push(films[+$("second").value]);
   build();
   measure();
-  go(following ? length() : time);
+  go(following ? END : time);
 }
 $("first").onchange = $("second").onchange = choose;
 
@@ -287,11 +292,15 @@ async function main() {
     for (const film of [...shown]) {
       const about = film.about;
       while (await follow(film)) news = true;
-      if (film.about !== about) build();
+      if (film.about !== about) {
+        build();
+        measure();
+        say();
+      }
     }
     await list();
     if (news) {
-      if (following && !playing) go(length());
+      if (following && !playing) go(END);
       else draw();
     }
     await new Promise((done) => setTimeout(done, 1000));

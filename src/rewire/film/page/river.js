@@ -33,7 +33,7 @@ function river(canvas, film, last, head) {
     [c, width] = fit(canvas, height),
     ratio = devicePixelRatio || 1;
   if (!film.columns.length) return;
-  const key = [film.columns.length, last, width, ratio, dark()].join();
+  const key = [film.columns.length, film.end(), last, width, ratio, dark()].join();
   if (!canvas.drawn || canvas.drawn.key !== key) {
     const image = document.createElement("canvas");
     image.width = canvas.width;
@@ -97,7 +97,8 @@ function labels(c, width, low, film, last, bands) {
     c.strokeStyle = hue(i, n);
     c.lineWidth = 1.5;
     c.beginPath();
-    c.moveTo(end + 1, y);
+    c.moveTo(across(film.end(), last, width) + 1, y);
+    c.lineTo(end + 1, y);
     c.bezierCurveTo(end + 7, y, end + 5, at, end + 12, at);
     c.stroke();
     const change = first[i] ? Math.round(100 * (now[i] / first[i] - 1)) : 0,
@@ -135,7 +136,7 @@ function drawRiver(c, width, height, film, last) {
   const x = columns.map((column) => across(column.step, last, width)),
     // a rewiring takes no time; it is drawn before its step, no wider than needed to see it
     from = x.map((right, t) => (t ? Math.max(x[t - 1], right - 64) : right)),
-    end = across(last, last, width);
+    end = across(film.end(), last, width); // a run that is shorter than the other ends before the axis does
   for (let i = 0; i < n; i++) {
     const edge = (y) => {
       const path = [[x[0], y(bands[0][i])]];
@@ -194,7 +195,7 @@ function layerAt(canvas, film, last, point) {
   // the layer and the moment below a point of the river, if there is one
   const width = canvas.clientWidth,
     t = film.columns.filter((column) => across(column.step, last, width) <= point.x).length - 1;
-  if (t < 0 || !canvas.drawn || point.x > across(last, last, width)) return null;
+  if (t < 0 || !canvas.drawn || point.x > across(film.end(), last, width)) return null;
   const i = canvas.drawn.bands[t].findIndex(([top, high]) => point.y >= top - 1 && point.y <= top + high + 1);
   return i < 0 ? null : { i, t };
 }

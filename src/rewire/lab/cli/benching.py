@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
@@ -20,6 +20,11 @@ from rewire.shrinking.shrink import shrink
 from rewire.stores.convert import to_dense
 
 WARM_UP = 3  # calls before the clock starts
+NOISE = 2.0  # a median above this many times the fastest call is not the network's
+NOISY = (
+    "These times are not to be relied on: half of the calls took more than twice as long as the fastest one. Other "
+    "programs use the processor: stop them, or measure with fewer threads (--threads 1)."
+)
 
 
 def bench(command: "cli.Bench", words: str) -> None:
@@ -32,13 +37,18 @@ def bench(command: "cli.Bench", words: str) -> None:
         table = Table(box=None, pad_edge=False)
         for name in ("batch", *forms, "dense / packed"):
             table.add_column(name, justify="right", no_wrap=True)
+        noisy = False
         for batch in command.batches:
             x = torch.randn(batch, *trained.image, generator=torch.Generator().manual_seed(0))
-            times = {name: latency(model, x, command.seconds) for name, model in forms.items()}
+            measured = {name: call_times(model, x, command.seconds) for name, model in forms.items()}
+            times = {name: median(one) for name, one in measured.items()}
+            noisy |= any(is_noisy(one) for one in measured.values())
             ratio = times["dense"] / times["packed"]
             table.add_row(str(batch), *(f"{1e3 * one:.3f} ms" for one in times.values()), f"{ratio:.2f}x")
         console.print(f"{trained.run.label}, {threads} threads, median latency", highlight=False)
         console.print(table)
+        if noisy:
+            console.print(NOISY, highlight=False)
 
 
 def pack(command: "cli.Pack", words: str) -> None:
@@ -64,8 +74,8 @@ def networks(trained: Trained) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def latency(model: Callable[[Tensor], Tensor], x: Tensor, seconds: float) -> float:
-    """The median time of a call, in seconds."""
+def call_times(model: Callable[[Tensor], Tensor], x: Tensor, seconds: float) -> list[float]:
+    """How long each call took, in seconds."""
     for _ in range(WARM_UP):
         model(x)
     times: list[float] = []
@@ -74,7 +84,12 @@ def latency(model: Callable[[Tensor], Tensor], x: Tensor, seconds: float) -> flo
         began = time.perf_counter()
         model(x)
         times.append(time.perf_counter() - began)
-    return median(times)
+    return times
+
+
+def is_noisy(times: Sequence[float]) -> bool:
+    """Whether half of the calls took more than twice as long as the fastest: something else had the processor."""
+    return median(times) > NOISE * min(times)
 
 
 @contextmanager

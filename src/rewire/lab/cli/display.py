@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from rewire.lab.cli.estimate import Estimate
-from rewire.lab.labels import common_label, distinct_labels
+from rewire.lab.labels import distinct_labels, titles
 from rewire.lab.run import Run
 
 NUMBERS = 46  # columns of a terminal that a bar and its numbers take
@@ -46,7 +46,8 @@ class Display:
 
     def __enter__(self) -> "Display":
         if len(self.runs) > 1:
-            self.console.print(f"all: {common_label(list(self.runs.values()))}", highlight=False)
+            for title in titles(list(self.runs.values())):
+                self.console.print(title, highlight=False)
         self._bars.start()
         return self
 

@@ -12,7 +12,7 @@ from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.terminal import console
 from rewire.lab.data.datasets import fetch
 from rewire.lab.data.source import DATASETS, Source
-from rewire.lab.experiments.registry import EXPERIMENTS
+from rewire.lab.experiments.registry import EXPERIMENTS, SCALES
 from rewire.lab.models.registry import MODELS
 from rewire.lab.names import METHODS
 
@@ -61,7 +61,7 @@ def experiments(command: "cli.Experiments", words: str) -> None:
 
     def about(name: str) -> About:
         entry = EXPERIMENTS.find(name)
-        return "", [entry.about, "scales: demo, laptop, paper" if entry.has_scales else ""]
+        return "", [entry.about, f"scales: {', '.join(SCALES)}" if entry.has_scales else ""]
 
     _list(EXPERIMENTS.names(), about)
     _own("experiment", "rewire sweep")

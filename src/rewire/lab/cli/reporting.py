@@ -10,7 +10,7 @@ from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.terminal import console
 from rewire.lab.compact import collect as collect_runs
 from rewire.lab.compact import read_runs
-from rewire.lab.labels import common_label, unique_labels
+from rewire.lab.labels import blocks, in_folders
 from rewire.lab.report.comparison import Arrangement
 from rewire.lab.report.render import to_rich
 from rewire.lab.report.report import report_tables, write_report
@@ -58,21 +58,37 @@ def runs(command: "cli.Runs", words: str) -> None:
     records = read_plan(command.directory)
     listed = [record.run for record in records]
     folders = [str(record.folder.relative_to(command.directory)) for record in records]
-    if len(records) > 1:
-        console.print(f"all: {common_label(listed)}", highlight=False)
+    parts = blocks(listed)
+    labels = ["" for _ in records]
+    for part in parts:
+        places, own = zip(*part.with_seeds(), strict=True)
+        for place, label in zip(places, in_folders(own, [folders[place] for place in places]), strict=True):
+            labels[place] = label
+    if len(records) == 1:
+        labels = [listed[0].label]
+    widest = max(map(len, labels))
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
+        if len(records) > 1:
+            console.print(f"all: {part.title}" if len(parts) == 1 else Text(part.title, style="bold"), highlight=False)
+        console.print(_status_table([(labels[place], records[place]) for place in part.places], widest))
+    console.print(_counts(records), highlight=False)
+
+
+def _status_table(rows: Sequence[tuple[str, Record]], widest: int) -> RichTable:
+    """The runs of a block; columns line up with those of other blocks."""
     table = RichTable(box=None, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    for name in ("status", "epochs", "accuracy", "id"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right")
-    labels = unique_labels(listed, folders) if len(records) > 1 else [records[0].run.label]
-    for record, label in zip(records, labels, strict=True):
+    table.add_column("run", overflow="fold", min_width=min(widest, console.width - 40))
+    for name, width in (("status", 7), ("epochs", 7), ("accuracy", 8), ("id", 6)):
+        table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right", min_width=width)
+    for label, record in rows:
         evaluated = [line["accuracy"] for line in record.metrics if "accuracy" in line]
         accuracy = f"{evaluated[-1]:.2%}" if evaluated else ""
         note = f" ({record.missing_code})" if record.missing_code else ""
         epochs = f"{len(record.metrics)}/{record.run.epochs}"
         table.add_row(Text(label + note), record.status, epochs, accuracy, record.run.id[:6])
-    console.print(table)
-    console.print(_counts(records), highlight=False)
+    return table
 
 
 def _counts(records: Sequence[Record]) -> str:

@@ -72,7 +72,10 @@ def input_metadata(trained: Trained) -> dict[str, str]:
     """How inputs are to be prepared, for the metadata of a file: ``(x / scale - mean) / std`` for each channel."""
     data = trained.data
     about = {"image": data["image"], "scale": data["scale"], "mean": data["mean"], "std": data["std"]}
-    return {"input": json.dumps(about), "run": json.dumps(trained.run.to_dict())}
+    run = trained.run.to_dict()
+    for code in run.get("code", []):
+        code["path"] = Path(code["path"]).name  # where it lies on this machine is nobody else's business
+    return {"input": json.dumps(about), "run": json.dumps(run)}
 
 
 def refuse_suffix(path: Path, suffixes: Sequence[str]) -> None:

@@ -7,16 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rewire._extras import need
 from rewire._lookup import choose
 from rewire.attach import STORES
 from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.display import Display
+from rewire.lab.cli.planning import measure, show_plan
 from rewire.lab.cli.reporting import show_report
 from rewire.lab.cli.terminal import console
-from rewire.lab.cli.timing import seconds_of
 from rewire.lab.cli.training import refuse_device
 from rewire.lab.compact import read_runs
 from rewire.lab.engines import local
@@ -24,7 +22,6 @@ from rewire.lab.engines.work import Listen, Outcome
 from rewire.lab.environment import environment
 from rewire.lab.experiments.grid import changed
 from rewire.lab.experiments.registry import EXPERIMENTS, Experiment, runs_of
-from rewire.lab.labels import common_label, distinct_labels
 from rewire.lab.references import code_of, file_label
 from rewire.lab.results import folder_of, read_json, read_metrics, write_json
 from rewire.lab.run import Run
@@ -42,7 +39,9 @@ def sweep(command: "cli.Sweep", words: str) -> None:
     directory = command.out or cli.RUNS / _folder_name(experiment, command)
     done = [run for run in runs if (folder_of(directory, run) / "result.json").exists()]
     if command.dry_run:
-        _list(runs, directory, len(done), _measured(command, runs))
+        threads = local.threads_of(command.workers) if command.engine == "local" else round(command.cpus)
+        seconds = measure(runs, Place(command.device, command.data_dir), threads) if command.measure else None
+        show_plan(runs, done, directory, seconds, threads)
         return
     if command.measure:
         raise ValueError("--measure is for --dry-run: add it, or leave --measure out")
@@ -128,28 +127,6 @@ def _about(experiment: Experiment, command: "cli.Sweep", runs: Sequence[Run], wo
         about["code"] = asdict(code)
     about |= {"command": words, "environment": environment(command.device)}
     return about | {"runs": [run.id for run in runs], "plan": [run.to_dict() for run in runs]}
-
-
-def _measured(command: "cli.Sweep", runs: Sequence[Run]) -> dict[str, float]:
-    """Seconds of each run with the threads that it will have; nothing unless the command asks for it."""
-    if not command.measure:
-        return {}
-    torch.set_num_threads(local.threads_of(command.workers))
-    return seconds_of(runs, Place(command.device, command.data_dir))
-
-
-def _list(runs: Sequence[Run], directory: Path, done: int, seconds: dict[str, float]) -> None:
-    """What a dry run prints."""
-    console.print(f"all: {common_label(runs)}", highlight=False)
-    for run, label in zip(runs, distinct_labels(runs), strict=True):
-        duration = f": {seconds[run.id]:.0f} s" if seconds else ""
-        console.print(f"  {label}{duration}", highlight=False)
-    epochs = sum(run.epochs for run in runs)
-    if seconds:
-        console.print(f"{sum(seconds.values()) / 3600:.1f} hours of one worker in all", highlight=False)
-    total = f"{len(runs)} runs with {epochs} epochs, {done} runs done, in {directory}"
-    console.print(total, highlight=False, soft_wrap=True)
-    console.print("Nothing was trained or written: leave --dry-run out to carry them out.", highlight=False)
 
 
 def _engine(command: "cli.Sweep", runs: int) -> tuple[Engine, int]:

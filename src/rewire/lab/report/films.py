@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rewire.film.format import film_in
 from rewire.film.server import page
+from rewire.lab.labels import distinct_labels, in_folders
 from rewire.lab.report.groups import distinct
 from rewire.lab.results import Record
 
@@ -18,7 +19,11 @@ def film_section(records: Sequence[Record], directory: Path) -> str:
     found = [(one.run, film) for one in distinct(records) if (film := film_in(one.folder)) is not None]
     if not found:
         return ""
-    recorded = [(run.label, film) for run, film in sorted(found, key=lambda one: one[0].seed)]
+    found.sort(key=lambda one: one[0].seed)
+    labels = [run.label for run, _ in found]
+    if len(set(labels)) < len(labels):  # some differ in settings that a label leaves out
+        labels = in_folders(distinct_labels([run for run, _ in found]), [film.parent.name for _, film in found])
+    recorded = [(label, film) for label, (_, film) in zip(labels, found, strict=True)]
     shown = _within(recorded)
     content = json.dumps(page(shown)).replace("<", "\\u003c")  # so that no text can end the script
     left = len(recorded) - len(shown)

@@ -1,10 +1,11 @@
 """Runs grouped into what a table or a figure compares: equal trainings once, seeds together, other recipes apart."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from rewire.lab.report.looks import label_of, method_look, method_position, start_position
+from rewire.lab.references import file_label
+from rewire.lab.report.looks import label_of, labels_of_library, method_look, method_position, start_position
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
 
@@ -33,6 +34,32 @@ class Entry:
 def method_name(run: Run) -> str:
     """What tables call the method of a run."""
     return method_look(run).label
+
+
+def told_apart(records: Iterable[Record]) -> list[Record]:
+    """The same records, with names for own code of which no two are alike: tables arrange their cells by names.
+
+    A function whose name another file or the library has too is called after its file as well, and code that was
+    changed between runs by the beginning of its hash.
+    """
+    found = list(records)
+    codes = {(one.role, one.name, one.digest) for record in found for one in record.run.code}
+    versions = Counter((role, name) for role, name, _ in codes)
+    labels = Counter((role, file_label(name)) for role, name in versions)
+    names = {}
+    for role, name, digest in codes:
+        clashes = labels[role, file_label(name)] > 1 or file_label(name) in labels_of_library(role)
+        shown = name.replace(".py:", ".").replace(":", ".") if clashes else file_label(name)
+        shown += f"-{digest[:6]}" if versions[role, name] > 1 else ""
+        if shown != file_label(name):
+            names[role, name, digest] = shown
+    return [replace(one, run=_renamed(one.run, names)) for one in found] if names else found
+
+
+def _renamed(run: Run, names: dict[tuple[str, str, str], str]) -> Run:
+    keys = {code.role: (code.role, code.name, code.digest) for code in run.code}
+    changes = {role: names[key] for role, key in keys.items() if key in names}
+    return _changed(run, changes) if changes else run
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
@@ -85,8 +112,8 @@ def without_unused(run: Run) -> Run:
         return run
 
 
-def _changed(run: Run, values: dict[str, object]) -> Run:
-    return Run.from_dict(run.to_dict() | values)
+def _changed(run: Run, values: Mapping[str, object]) -> Run:
+    return Run.from_dict(run.to_dict() | dict(values))
 
 
 def _order(run: Run) -> tuple[object, ...]:

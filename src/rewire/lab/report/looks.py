@@ -37,6 +37,13 @@ def label_of(role: str, name: str) -> str:
     return str(entry.label) if entry is not None else file_label(name)
 
 
+def labels_of_library(role: str) -> set[str]:
+    """The labels of everything that is registered."""
+    if role == "method":
+        return {look.label for look in all_looks()}
+    return {str(entry.label) for entry in REGISTRIES[role].values()}
+
+
 def position(name: str, names: Iterable[str]) -> int:
     """The index of a name in an order; names that are not in it come last."""
     order = list(names)

@@ -16,7 +16,7 @@ from rewire.lab.compact import read_runs
 from rewire.lab.report.cells import Cell, Table
 from rewire.lab.report.comparison import Arrangement, comparison_tables
 from rewire.lab.report.films import film_section
-from rewire.lab.report.groups import distinct
+from rewire.lab.report.groups import distinct, told_apart
 from rewire.lab.report.pictures import Picture, pictures
 from rewire.lab.report.registry import tables
 from rewire.lab.report.render import column_groups, shown, to_csv, to_latex, to_markdown, usual
@@ -46,7 +46,7 @@ def write_report(
     records = read_runs(directory)
     out = out or (directory.with_suffix("") if directory.is_file() else directory)
     sweeps = [_sweep(path) for path in sorted(directory.rglob("sweep.json"))]
-    shown_tables, shown_figures = report_tables(records, arrangement), pictures(records, layer)
+    shown_tables, shown_figures = report_tables(records, arrangement), pictures(told_apart(records), layer)
     for table in shown_tables:
         for kind, text in (("csv", to_csv(table)), ("md", to_markdown(table)), ("tex", to_latex(table))):
             _write(out / "report" / f"{table.name}.{kind}", text)
@@ -60,6 +60,7 @@ def write_report(
 
 def report_tables(records: list[Record], arrangement: Arrangement | None) -> list[Table]:
     """All tables of a report; the one that was asked for comes first, and replaces the differences that are usual."""
+    records = told_apart(records)
     if arrangement is None or not arrangement.is_chosen:
         return tables(records)
     usual = [table for table in tables(records) if not table.name.startswith("differences")]

@@ -126,3 +126,15 @@ def test_a_function_called_like_a_method_of_the_library_has_a_row_of_its_own(tmp
     (tmp_path / "a.py").write_text(OWN.format(name="GGR"))
     values = seeds(BASE, 80, 82) | seeds(Run(model="mlp", method=f"{tmp_path}/a.py:GGR"), 50, 52)
     assert rows_of_report(values) == {"GGR": "81.00", "a.GGR": "51.00"}
+
+
+def test_differences_leave_out_what_cannot_be_compared():
+    """A dense run has no sparsity, so that no run of the reference stands beside it."""
+    values = seeds(BASE, 80, 82) | seeds(replace(BASE, sparsity=0.9), 81, 83)
+    values |= seeds(replace(BASE, method="rigl"), 70, 72) | seeds(
+        Run(model="mlp", method="dense", sparsity=0.0), 90, 92
+    )
+    means, less = comparison_tables(made(values), Arrangement(baseline="ggr"))
+    assert [heads for heads, _ in means.rows] == [("Dense",), ("RigL",), ("GGR",)]
+    assert [name for _, name in less.columns] == ["90%", "97%"]
+    assert [(heads, [cell.text for cell in cells]) for heads, cells in less.rows] == [(("RigL",), ["·", "-10.00"])]

@@ -148,7 +148,11 @@ def _differences(
     others = [row for row in values if row != reference]
     if reference is None or not others:
         return []
-    keys = _columns(values)
+    # Dense runs have no sparsity: where the reference has no run, finished or not, there is nothing to compare.
+    keys = [key for key in _columns(values) if key in values[reference]]
+    others = [row for row in others if any(key in values[row] for key in keys)]
+    if not others:
+        return []
     cells = []
     for row in others:
         cells.append((row, tuple(_difference_cell(values[row].get(key), values[reference].get(key)) for key in keys)))

@@ -83,9 +83,10 @@ def _rich(table: Table, columns: Sequence[int]) -> RichTable:
     rich = RichTable(title=Text(table.title), title_justify="left")
     for stub in table.stubs:
         rich.add_column(stub, no_wrap=True)
+    grouped = any(table.columns[column][0] for column in columns)
     for column in columns:
         group, name = table.columns[column]
-        rich.add_column(Text(f"{group}\n{name}"), justify="right", no_wrap=True)
+        rich.add_column(Text(f"{group}\n{name}" if grouped else name), justify="right", no_wrap=True)
     for first, heads, cells in rows_of(table):
         if first:
             rich.add_section()

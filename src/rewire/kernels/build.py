@@ -19,8 +19,9 @@ NATIVE = HERE / "native"
 COMMON = ("-std=gnu++17", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-math-errno")
 
 # The libraries do not name an OpenMP runtime: ``library.py`` lets them use the one that torch has loaded, so that torch
-# and the kernels share one pool of threads and a wheel needs no libgomp on the machine.
-LINK = ("-shared",)
+# and the kernels share one pool of threads and a wheel needs no libgomp on the machine. Every library calls its own
+# functions: those of the other instruction sets have the same names.
+LINK = ("-shared", "-Wl,-Bsymbolic-functions")
 
 # Instruction sets from the most portable to the widest, with the CPU extensions that each needs. The extensions are
 # both passed to the compiler and asked of the CPU (``rewire_cpu_supports`` in native/interface.cpp).

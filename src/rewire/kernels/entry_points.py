@@ -8,13 +8,23 @@ table with the signatures that a library reports when it loads one.
 import ctypes
 from typing import Any, NamedTuple
 
-from rewire.kernels.structures import ConvCsr, CsrArrays, ForwardCsr, LayerShape, LinearCsr, PoolShape, Step
+from rewire.kernels.structures import (
+    ChainStage,
+    ConvCsr,
+    CsrArrays,
+    ForwardCsr,
+    LayerShape,
+    LinearCsr,
+    PoolShape,
+    StageGradients,
+    Step,
+)
 
 _INT, _LONG, _FLOAT, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_char_p
 _ARRAY = ctypes.c_void_p
 _LAYER, _FORWARD, _CONV = (ctypes.POINTER(one) for one in (LayerShape, ForwardCsr, ConvCsr))
 _POOL, _CSR, _STEPS = (ctypes.POINTER(one) for one in (PoolShape, CsrArrays, Step))
-_LINEAR = ctypes.POINTER(LinearCsr)
+_LINEAR, _CHAIN, _CHAIN_GRADIENTS = (ctypes.POINTER(one) for one in (LinearCsr, ChainStage, StageGradients))
 
 _POSITIONS = (_ARRAY, _INT)  # flat positions, and whether they are 64-bit
 _THREADS = (_INT,)
@@ -77,7 +87,6 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "rewire_batch_norm_line": EntryPoint((*[_ARRAY] * 4, _FLOAT, _INT, *[_ARRAY] * 2)),
     "rewire_batch_norm": EntryPoint((_ARRAY, *_SIZES, *_NORM, *[_ARRAY] * 2, *_THREADS)),
     "rewire_batch_norm_grad_sums": EntryPoint((*[_ARRAY] * 3, *_SIZES, *_NORM, *[_ARRAY] * 2, *_THREADS)),
-    "rewire_batch_norm_add_grad_sums": EntryPoint((*[_ARRAY] * 4, *_SIZES, _FLOAT, *[_ARRAY] * 3, *_THREADS)),
     "rewire_batch_norm_factors": EntryPoint((*[_ARRAY] * 3, _FLOAT, *[_ARRAY] * 2, _LONG, _INT, *[_ARRAY] * 3)),
     "rewire_batch_norm_grad_input": EntryPoint((*[_ARRAY] * 2, *_SIZES, *_NORM, *[_ARRAY] * 4, *_THREADS)),
     # batch_norm_pool.cpp
@@ -87,6 +96,9 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     # relu.cpp
     "rewire_add_relu": EntryPoint((*[_ARRAY] * 2, _LONG, *_RELU, _ARRAY, *_THREADS)),
     "rewire_relu_backward": EntryPoint((*[_ARRAY] * 2, _LONG, _FLOAT, _ARRAY, *_THREADS)),
+    # chain.cpp
+    "rewire_chain_forward": EntryPoint((_CHAIN, _INT, _ARRAY, _LONG, *_THREADS)),
+    "rewire_chain_backward": EntryPoint((_CHAIN, _CHAIN_GRADIENTS, _INT, _ARRAY, _LONG, *_THREADS)),
     # pooling.cpp
     "rewire_max_pool": EntryPoint((_POOL, *[_ARRAY] * 2, *_THREADS)),
     "rewire_max_pool_backward": EntryPoint((_POOL, *[_ARRAY] * 3, *_THREADS)),

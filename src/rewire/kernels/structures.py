@@ -77,6 +77,61 @@ class ConvCsr(ctypes.Structure):
     )
 
 
+class ConvPasses(ctypes.Structure):
+    """Both passes of a sparse convolution (native/chain.hpp)."""
+
+    _fields_ = (
+        ("shape", LayerShape),
+        ("forward_csr", ForwardCsr),
+        ("forward", ConvCsr),
+        ("backward", ConvCsr),
+        ("backward_tap_rank", _POINTER),
+        ("backward_tap_offset", _POINTER),
+        ("dense_forward", _INT),
+        ("dense_backward", _INT),
+    )
+
+
+class ChainStage(ctypes.Structure):
+    """One stage of a chain (native/chain.hpp)."""
+
+    _fields_ = (
+        ("conv", ConvPasses),
+        ("source", _INT),
+        ("addend", _INT),
+        ("pool", _INT),
+        ("is_int64", _INT),
+        ("eps", _FLOAT),
+        ("relu_limit", _FLOAT),
+        ("positions", _POINTER),
+        ("values", _POINTER),
+        ("conv_bias", _POINTER),
+        ("weight", _POINTER),
+        ("bias", _POINTER),
+        ("mean", _POINTER),
+        ("variance", _POINTER),
+        ("before_norm", _POINTER),
+        ("output", _POINTER),
+    )
+
+
+class StageGradients(ctypes.Structure):
+    """Where the backward pass of a stage reads and writes gradients (native/chain.hpp)."""
+
+    _fields_ = (
+        ("output", _POINTER),
+        ("before_relu", _POINTER),
+        ("addend_part", _POINTER),
+        ("addend", _POINTER),
+        ("before_norm", _POINTER),
+        ("source_part", _POINTER),
+        ("source", _POINTER),
+        ("values", _POINTER),
+        ("weight", _POINTER),
+        ("bias", _POINTER),
+    )
+
+
 class CsrRows(ctypes.Structure):
     """One direction of a sparse linear layer in CSR form (native/linear_csr.hpp)."""
 
@@ -166,5 +221,6 @@ class Step(ctypes.Structure):
 
 
 STRUCTURES: tuple[type[ctypes.Structure], ...] = (
-    *(LayerShape, ForwardCsr, CsrArrays, Axis, ConvCsr, CsrRows, LinearCsr, PoolShape, Activation, StepWindow, Step),
+    *(LayerShape, ForwardCsr, CsrArrays, Axis, ConvCsr, ConvPasses, ChainStage, StageGradients, CsrRows, LinearCsr),
+    *(PoolShape, Activation, StepWindow, Step),
 )

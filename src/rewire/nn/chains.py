@@ -1,13 +1,14 @@
 """Convolutions, batch norms, ReLUs and sums of a model that run as one chain of stages (kernels/batch/chain.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from rewire._torch import has_hooks
-from rewire.kernels.batch.chain import Stage, StageTensors, run_chain
+from rewire.kernels.batch.chain import StageTensors, run_chain
+from rewire.kernels.batch.chain_plan import Stage, chain_shapes
 from rewire.kernels.eligibility import is_eager, runs_native
 from rewire.nn.hwcn import HwcnBatchNorm2d
 from rewire.nn.packed import NO_RELU, PackedConv2d
@@ -40,7 +41,9 @@ class ConvNorm:
             return False
         if conv.extra_padding != (0, 0) or not norm.affine or norm.num_features != conv.geometry.shape[0]:
             return False
-        return norm.uses_batch_moments and runs_native(conv.weight_values, norm.weight)
+        if conv.bias is not None and not runs_native(conv.bias):
+            return False
+        return norm.uses_batch_moments and runs_native(conv.weight_values, norm.weight, norm.bias)
 
 
 @dataclass(eq=False)
@@ -49,52 +52,29 @@ class ModuleChain:
 
     stages: Sequence[ConvNorm]
     modules: Sequence[nn.Module]
-    _fits: dict[torch.Size, bool] = field(default_factory=dict)
 
     def run(self, x: Tensor) -> Tensor | None:
         """The output in training mode; ``None`` where the modules have to run one by one."""
-        if not self._covers(x) or not all(stage.can_run() for stage in self.stages):
+        if not _is_batch(x) or not all(stage.can_run() for stage in self.stages):
             return None
-        for module in self.modules:
-            if has_hooks(module) or "forward" in module.__dict__:
-                return None
-        y, moments = run_chain(x, [stage.stage() for stage in self.stages], [stage.tensors() for stage in self.stages])
-        for stage, (mean, variance), count in zip(self.stages, moments, self._counts(x), strict=True):
+        if any(has_hooks(module) or "forward" in module.__dict__ for module in self.modules):
+            return None
+        stages = tuple(stage.stage() for stage in self.stages)
+        try:
+            shapes = chain_shapes(stages, tuple(x.shape[1:]))
+        except ValueError:  # the modules say what is wrong
+            return None
+        y, moments = run_chain(x, stages, [stage.tensors() for stage in self.stages])
+        for stage, (mean, variance), (_, height, width) in zip(self.stages, moments, shapes.before_norm, strict=True):
             norm = stage.norm
             if norm.running_mean is not None and norm.running_var is not None:
+                count = float(len(x) * height * width)
                 norm.update_running_moments(norm.running_mean, norm.running_var, mean, variance, count)
         return y
 
-    def _covers(self, x: Tensor) -> bool:
-        """Whether the kernels can take ``x``."""
-        if not isinstance(x, Tensor) or not is_eager(x) or not runs_native(x) or torch.is_autocast_enabled("cpu"):
-            return False
-        if x.shape not in self._fits:
-            self._fits[x.shape] = x.dim() == 4 and len(x) > 1 and self._shapes_agree(x)
-        return self._fits[x.shape]
 
-    def _shapes_agree(self, x: Tensor) -> bool:
-        """Whether every stage can read its source, and every sum has two activations of one shape."""
-        shapes = [tuple(x.shape[1:])]
-        for stage in self.stages:
-            channels, height, width = shapes[stage.source]
-            if channels != stage.conv.geometry.inputs:
-                return False
-            shape = (stage.conv.geometry.shape[0], *stage.conv.geometry.output(height, width))
-            if stage.addend is not None and shapes[stage.addend] != shape:
-                return False
-            if stage.pool:
-                if shape[1] % 2 or shape[2] % 2:
-                    return False
-                shape = shape[0], shape[1] // 2, shape[2] // 2
-            shapes.append(shape)
-        return True
-
-    def _counts(self, x: Tensor) -> list[float]:
-        """Numbers per channel of the output of every convolution."""
-        sizes, counts = [(x.shape[2], x.shape[3])], []
-        for stage in self.stages:
-            height, width = stage.conv.geometry.output(*sizes[stage.source])
-            counts.append(float(len(x) * height * width))
-            sizes.append((height // 2, width // 2) if stage.pool else (height, width))
-        return counts
+def _is_batch(x: Tensor) -> bool:
+    """Whether the kernels can take ``x``."""
+    if not isinstance(x, Tensor) or not is_eager(x) or not runs_native(x) or torch.is_autocast_enabled("cpu"):
+        return False
+    return x.dim() == 4 and len(x) > 1

@@ -46,12 +46,10 @@ def forward(
     eps: float,
     relu_limit: float,
     pool: bool = False,
-    addend: Tensor | None = None,
 ) -> Tensor:
     """``(x - mean) / sqrt(variance + eps) * weight + bias``, then clamped to [0, relu_limit] unless that is below zero.
 
-    ``pool``: then also the largest of every 2x2 pixels; height and width must be even. ``addend``: an activation in
-    HWCN layout that is added before the ReLU; not together with ``pool``.
+    ``pool``: then also the largest of every 2x2 pixels; height and width must be even.
     """
     inputs, (scale, shift) = to_hwcn(x), _scale_and_shift(weight, bias, known, eps)
     shared = (scale.data_ptr(), shift.data_ptr(), relu_limit >= 0, relu_limit)
@@ -61,8 +59,7 @@ def forward(
         native().rewire_batch_norm_pool(inputs.data_ptr(), *_pooled_sizes(x), *shared, y.data_ptr(), thread_count())
     else:
         y = empty_hwcn(x, *x.shape)
-        added = None if addend is None else addend.data_ptr()
-        native().rewire_batch_norm(inputs.data_ptr(), *_sizes(x), *shared, added, y.data_ptr(), thread_count())
+        native().rewire_batch_norm(inputs.data_ptr(), *_sizes(x), *shared, None, y.data_ptr(), thread_count())
     return y
 
 
@@ -99,27 +96,6 @@ def backward(
     factors = (t.data_ptr() for t in (scale, x_factor, constant))
     grad_input(*arrays, *shared, *factors, grad_x.data_ptr(), thread_count())
     return grad_x, grad_weight, total
-
-
-def backward_add_relu(
-    grad: Tensor, y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, known: Moments, eps: float, relu_limit: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of ``addend``, ``x``, ``weight`` and ``bias`` for ``y``, the ReLU of batch norm plus addend."""
-    inputs, outputs, grads, (mean, _) = to_hwcn(x), to_hwcn(y), to_hwcn(grad), known
-    scale, shift = _scale_and_shift(weight, bias, known, eps)
-    total, product = torch.empty_like(mean), torch.empty_like(mean)
-    grad_addend, grad_x = empty_hwcn(x, *x.shape), empty_hwcn(x, *x.shape)
-    library, threads = native(), thread_count()
-    library.rewire_batch_norm_add_grad_sums(
-        inputs.data_ptr(), grads.data_ptr(), outputs.data_ptr(), mean.data_ptr(), *_sizes(x), relu_limit,
-        grad_addend.data_ptr(), total.data_ptr(), product.data_ptr(), threads,
-    )  # fmt: skip
-    grad_weight, x_factor, constant = _factors(scale, known, eps, (total, product), x.numel() // x.shape[1])
-    library.rewire_batch_norm_grad_input(
-        inputs.data_ptr(), grad_addend.data_ptr(), *_sizes(x), scale.data_ptr(), shift.data_ptr(), False, 0.0,
-        scale.data_ptr(), x_factor.data_ptr(), constant.data_ptr(), grad_x.data_ptr(), threads,
-    )  # fmt: skip
-    return grad_addend, grad_x, grad_weight, total
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:

@@ -54,6 +54,11 @@ def refuse_mismatch(x: Tensor, values: Tensor, positions: Tensor, geometry: Geom
     """Raise if tensors do not fit the layer: native code trusts their shapes."""
     if x.dim() != 4 or x.shape[1] != geometry.inputs:
         raise ValueError(f"the layer reads {geometry.inputs} channels of an N, C, H, W input, not {tuple(x.shape)}")
+    refuse_unpaired(values, positions)
+
+
+def refuse_unpaired(values: Tensor, positions: Tensor) -> None:
+    """Raise unless every value has its position."""
     if values.dim() != 1 or values.shape != positions.shape:
         raise ValueError(
             f"every value needs its position, but their shapes are {tuple(values.shape)} and {tuple(positions.shape)}"

@@ -16,7 +16,7 @@ from torch import Tensor
 from rewire.kernels.batch.taps import AxisTaps, backward_taps, forward_taps, tap_offsets, tap_ranks
 from rewire.kernels.csr import is_int64, is_sorted, layer_shape
 from rewire.kernels.geometry import Geometry, Pair
-from rewire.kernels.structures import Axis, ConvCsr, CsrArrays, ForwardCsr
+from rewire.kernels.structures import Axis, ConvCsr, ConvPasses, CsrArrays, ForwardCsr
 from rewire.kernels.tuning import COLUMNS_PER_DENSITY, DENSE_ABOVE, FEWEST_COLUMNS, MOST_COLUMNS
 
 Axes = tuple[AxisTaps, AxisTaps]  # y and x
@@ -57,6 +57,16 @@ class Plan:
         self._build(native, positions, (forward, forward_axes), (backward, backward_axes))
         self._link_forward(geometry, forward, forward_axes, nnz)
         self._link_backward(geometry, backward, backward_axes, nnz)
+        self.passes = ConvPasses(
+            shape=self.shape,
+            forward_csr=self.forward_csr,
+            forward=self.forward,
+            backward=self.backward,
+            backward_tap_rank=self.arrays.backward_tap_rank,
+            backward_tap_offset=self.arrays.backward_tap_offset,
+            dense_forward=self.dense[0],
+            dense_backward=self.dense[1],
+        )
 
     @property
     def nbytes(self) -> int:

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "batch_kernels.hpp"
 #include "elementwise.hpp"
-#include "entry_point.hpp"
 
 namespace rewire {
 namespace {
@@ -68,6 +68,23 @@ struct NormBackward {
 };
 
 }  // namespace
+
+void batch_norm_add_grad_sums(const float *x, const float *grad_output, const float *y, const float *mean, int64_t pixels,
+                              int32_t channels, int64_t batch, float limit, float *grad, float *grad_sum, float *product_sum,
+                              int threads) {
+    const auto step = [&](int32_t c, int64_t at, auto kind, auto &grads, auto &products) {
+        typedef decltype(kind) Vec;
+        const Vec output = load<Vec>(y + at);
+        Vec here = load<Vec>(grad_output + at);
+        here = output <= broadcast<Vec>(0.f) ? Vec{} : here;
+        here = output >= broadcast<Vec>(limit) ? Vec{} : here;
+        store<Vec>(grad + at, here);
+        grads += here;
+        products += here * (load<Vec>(x + at) - broadcast<Vec>(mean[c]));
+    };
+    write_sums(sum_over_pixels(pixels, channels, batch, threads, step), channels, grad_sum, product_sum);
+}
+
 }  // namespace rewire
 
 using namespace rewire;
@@ -130,25 +147,6 @@ EXPORT void rewire_batch_norm_grad_sums(const float *x, const float *grad_output
     write_sums(sum_over_pixels(pixels, channels, batch, threads, step), channels, grad_sum, product_sum);
 }
 REGISTER(rewire_batch_norm_grad_sums);
-
-// The same where an addend comes between batch norm and ReLU: the ReLU is flat where its output `y` is at a limit. `grad`
-// receives the gradient before the ReLU, which is that of the addend as well.
-EXPORT void rewire_batch_norm_add_grad_sums(const float *x, const float *grad_output, const float *y, const float *mean,
-                                            int64_t pixels, int32_t channels, int64_t batch, float limit, float *grad,
-                                            float *grad_sum, float *product_sum, int threads) {
-    const auto step = [&](int32_t c, int64_t at, auto kind, auto &grads, auto &products) {
-        typedef decltype(kind) Vec;
-        const Vec output = load<Vec>(y + at);
-        Vec here = load<Vec>(grad_output + at);
-        here = output <= broadcast<Vec>(0.f) ? Vec{} : here;
-        here = output >= broadcast<Vec>(limit) ? Vec{} : here;
-        store<Vec>(grad + at, here);
-        grads += here;
-        products += here * (load<Vec>(x + at) - broadcast<Vec>(mean[c]));
-    };
-    write_sums(sum_over_pixels(pixels, channels, batch, threads, step), channels, grad_sum, product_sum);
-}
-REGISTER(rewire_batch_norm_add_grad_sums);
 
 // The gradient of the weight, and what rewire_batch_norm_grad_input takes, from the sums over `count` numbers per channel.
 EXPORT void rewire_batch_norm_factors(const float *scale, const float *mean, const float *variance, float eps,

@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "batch_kernels.hpp"
 #include "batch_tile.hpp"
-#include "entry_point.hpp"
 
 namespace rewire {
 namespace {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
+#include "batch_kernels.hpp"
 #include "batch_tile.hpp"
 #include "channel_moments.hpp"
-#include "entry_point.hpp"
 #include "scratch.hpp"
 
 namespace rewire {

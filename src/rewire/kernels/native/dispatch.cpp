@@ -3,11 +3,10 @@
 #include <cstring>
 #include <optional>
 
+#include "batch_kernels.hpp"
 #include "batch_tile.hpp"
 #include "channel_moments.hpp"
 #include "conv_args.hpp"
-#include "csr_build.hpp"
-#include "entry_point.hpp"
 #include "im2col_tile.hpp"
 #include "scratch.hpp"
 

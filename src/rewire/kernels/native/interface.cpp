@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "chain.hpp"
 #include "conv_csr.hpp"
 #include "csr_build.hpp"
 #include "entry_point.hpp"
@@ -53,6 +54,16 @@ std::string structures() {
              FIELD(phase_width) FIELD(tap_dy) FIELD(tap_dx) FIELD(row_stride) FIELD(block_stride)
              FIELD(row_ptr) FIELD(col_idx) FIELD(row_base) FIELD(perm) FIELD(prefetch_dy) FIELD(prefetch_dx)
              FIELD(prefetch_rows))
+    DESCRIBE(ConvPasses,
+             FIELD(shape) FIELD(forward_csr) FIELD(forward) FIELD(backward) FIELD(backward_tap_rank)
+             FIELD(backward_tap_offset) FIELD(dense_forward) FIELD(dense_backward))
+    DESCRIBE(ChainStage,
+             FIELD(conv) FIELD(source) FIELD(addend) FIELD(pool) FIELD(is_int64) FIELD(eps) FIELD(relu_limit)
+             FIELD(positions) FIELD(values) FIELD(conv_bias) FIELD(weight) FIELD(bias) FIELD(mean) FIELD(variance)
+             FIELD(before_norm) FIELD(output))
+    DESCRIBE(StageGradients,
+             FIELD(output) FIELD(before_relu) FIELD(addend_part) FIELD(addend) FIELD(before_norm)
+             FIELD(source_part) FIELD(source) FIELD(values) FIELD(weight) FIELD(bias))
     DESCRIBE(CsrRows, FIELD(rows) FIELD(is_int64) FIELD(row_ptr) FIELD(col_idx) FIELD(row_stride) FIELD(perm))
     DESCRIBE(LinearCsr, FIELD(outputs) FIELD(inputs) FIELD(nnz))
     DESCRIBE(PoolShape,

@@ -1,6 +1,6 @@
 // ReLU alone, and the sum at the end of a residual block with the ReLU behind it. Elementwise: any dense memory layout.
+#include "batch_kernels.hpp"
 #include "elementwise.hpp"
-#include "entry_point.hpp"
 
 using namespace rewire;
 

@@ -37,10 +37,13 @@ def draw(tokens, inputs, outputs, density=0.3, seed=0):
     )
 
 
-def exact(x, values, positions, bias, shape, inputs_first, activation):
+def exact(x, values, positions, bias, shape, inputs_first, activation, dtype):
+    """The output, with the slope of the activation function where the kernel takes it: at its input as ``dtype``."""
     weight = values.new_zeros(math.prod(shape)).index_put((positions.long(),), values).view(shape)
     y = x @ (weight if inputs_first else weight.t())
-    return activation(y if bias is None else y + bias)
+    y = y if bias is None else y + bias
+    from_kept = activation(y + (y.to(dtype).double() - y).detach())
+    return from_kept + (activation(y) - from_kept).detach()
 
 
 def compare(x, values, positions, bias, shape, inputs_first=False, activation=IDENTITY, tolerance=2e-6):
@@ -49,7 +52,7 @@ def compare(x, values, positions, bias, shape, inputs_first=False, activation=ID
     ours[0] = x.detach().requires_grad_()  # with the strides that it was given
     theirs = [t if t is None else t.detach().double().requires_grad_() for t in (x, values, bias)]
     y = linear_tokens(ours[0], ours[1], positions, ours[2], shape, inputs_first, activation, dtype=x.dtype)
-    expected = exact(theirs[0], theirs[1], positions, theirs[2], shape, inputs_first, activation)
+    expected = exact(theirs[0], theirs[1], positions, theirs[2], shape, inputs_first, activation, x.dtype)
     grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
     y.backward(grad)
     expected.backward(grad.double())
@@ -139,6 +142,8 @@ def test_native_bfloat16_activations_with_float32_sums(isa, activation):
     narrow = linear_tokens(x.bfloat16(), values, positions, bias, (40, 70), dtype=torch.bfloat16)
     wide = linear_tokens(x.bfloat16().float(), values, positions, bias, (40, 70))
     assert torch.equal(narrow, wide.bfloat16())  # rounded once, to the nearest
+    x, *constant = draw((130,), 1, 1, density=0, seed=1)  # every token has the same slope, whose rounding adds up
+    compare(x.bfloat16(), *constant, (1, 1), activation=activation, tolerance=2**-8)
 
 
 def test_native_not_a_number_and_infinity_pass(isa):

@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from tests.loops.loops import STORES, batch, dense, masks
 from tests.networks import mlp
-from tests.versions import MUON, needs_muon
 
 import rewire
 
@@ -151,12 +150,11 @@ def test_sam_with_a_method_that_ranks_gradients_keeps_the_topology(store):
     assert len(rewirer.history) == 3
 
 
-@needs_muon
 def test_muon_moves_no_weight_that_does_not_exist():
     model = mlp()
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
-    optimizers = [MUON(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
+    optimizers = [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
     rewirer = rewire.sparsify(model, optimizers, rewire.ggr(density=0.3, every=3, until=100))
     for step in range(8):
         x, y = batch(step, dtype=torch.float32)

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.networks import OPTIMIZERS, batch, mlp, train
-from tests.versions import MUON, needs_muon
 from torch import nn
 
 import rewire
@@ -64,7 +63,7 @@ def test_gradients_set_or_changed_by_hand_are_cleared_at_the_step():
         lambda p: torch.optim.Adafactor(p),
         lambda p: torch.optim.Adam(p, fused=True),
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
-        pytest.param(lambda p: MUON([q for q in p if q.ndim == 2], lr=0.01), marks=needs_muon),
+        lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], lr=0.01),
     ],
     ids=["rprop", "asgd", "adadelta", "adamax", "nadam", "radam", "adafactor", "fused", "foreach", "muon"],
 )
@@ -156,10 +155,9 @@ def test_momentum_is_the_average_of_the_dense_gradient():
     assert torch.allclose(rewirer.layers[0].average, average)
 
 
-@needs_muon
 def test_a_warm_up_from_zero_does_not_hide_an_optimizer_that_moves_everything():
     model = mlp()
-    optimizer = MUON([p for p in model.parameters() if p.ndim == 2], lr=0.0)
+    optimizer = torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.0)
     rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.3))
     train(model, optimizer, 1)
     optimizer.param_groups[0]["lr"] = 0.1

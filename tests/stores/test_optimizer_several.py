@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from tests.networks import batch, mlp
 from tests.stores.packing import topology, weights
-from tests.versions import MUON, needs_muon
 from torch import nn
 
 import rewire
@@ -25,7 +24,7 @@ def halves(model, first=torch.optim.AdamW, second=torch.optim.SGD):
 
 def muon_and_adam(model):
     matrices = [p for p in model.parameters() if p.ndim == 2]
-    return [MUON(matrices, lr=0.02), torch.optim.AdamW([p for p in model.parameters() if p.ndim == 1])]
+    return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW([p for p in model.parameters() if p.ndim == 1])]
 
 
 def sparse(make=halves, method=METHOD, **options):
@@ -72,7 +71,6 @@ def test_two_halves_make_one(store, name):
     assert found[0][0] == 9
 
 
-@needs_muon
 def test_muon_for_matrices_and_adam_for_the_rest():
     model, optimizers, rewirer = sparse(muon_and_adam)
     train(model, optimizers, 20)
@@ -83,13 +81,12 @@ def test_muon_for_matrices_and_adam_for_the_rest():
         assert not (optimizers[0].state[layer.parameter]["momentum_buffer"] * ~layer.mask).any()
 
 
-@needs_muon
 def test_the_packed_store_refuses_muon_for_sparse_layers_only():
     with pytest.raises(ValueError, match=r"Muon needs whole weights, .* or another optimizer for 0, 2, 4"):
         sparse(muon_and_adam, store="packed")
 
     def dense_muon(model):
-        return [MUON([model[4].weight], lr=0.02), torch.optim.AdamW([*model[:4].parameters()], lr=0.01)]
+        return [torch.optim.Muon([model[4].weight], lr=0.02), torch.optim.AdamW([*model[:4].parameters()], lr=0.01)]
 
     model, optimizers, rewirer = sparse(dense_muon, store="packed", exclude="4")
     train(model, optimizers, 5)
@@ -175,7 +172,6 @@ def test_what_is_refused():
             rewire.sparsify(model, wrong, METHOD)
 
 
-@needs_muon
 def test_an_optimizer_that_steps_more_often_begins_the_step_anew():
     model, optimizers, rewirer = sparse(muon_and_adam)
     train(model, optimizers, 1)

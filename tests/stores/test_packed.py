@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from tests.networks import OPTIMIZERS, batch, mlp, train
 from tests.stores.packing import IMAGE, NETWORKS, sparse, topology, vgg, weights
-from tests.versions import MUON, needs_muon
 from torch import nn
 
 import rewire
@@ -216,7 +215,7 @@ def test_momentum_is_refused_in_one_sentence():
         sparse(method=rewire.snfs(density=0.3, every=5, until=100))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, pytest.param(MUON, marks=needs_muon)])
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Muon])
 def test_an_optimizer_that_needs_whole_weights_is_refused_at_once(kind):
     model = nn.Sequential(nn.Linear(12, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
     optimizer = kind(model.parameters())

@@ -207,6 +207,16 @@ def test_fuzzed_chains_have_the_bits_of_their_kernels_one_by_one(data):
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("density", [0.4, 1.0])  # sparse, and as dense blocks
+def test_native_chain_has_the_bits_of_its_kernels_one_by_one(isa, density):
+    x, stages, tensors = residual_and_pooled(density=density)
+    y, reference = run_chain(x, stages, tensors)[0], StageByStage(x, stages, tensors)
+    grad = torch.ones_like(y).cumsum(1)
+    same_bits(
+        [y, *torch.autograd.grad(y, leaves(x, tensors), grad)], [reference.activations[-1], *reference.gradients(grad)]
+    )
+
+
 class Counting:
     """A library that notes the names of the functions that are called."""
 

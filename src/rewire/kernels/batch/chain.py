@@ -196,19 +196,21 @@ class _Gradients:
         self._plan = plan_gradients(stages, (channels, height, width), input_needed, self._bias_needed)
         tensors = _grouped(flat)
         like = inputs.permute(3, 2, 0, 1)
-        self._buffers = [None, *_empty(like, self._plan.shapes[1:])]
+        self._gradient_buffers = [None, *_empty(like, self._plan.shapes[1:])]
         self._values = [
             torch.empty_like(given.values, memory_format=torch.contiguous_format) if value_needed else None
             for given, value_needed in zip(tensors, needed[::TENSORS], strict=True)
         ]
         self._norms = [(torch.empty_like(given.weight), torch.empty_like(given.bias)) for given in tensors]
-        self.of_input = None if self._plan.input is None else self._buffers[self._plan.input]
+        self.of_input = None if self._plan.input is None else self._gradient_buffers[self._plan.input]
 
     def run(self, structures: _Structures, inputs: Tensor, grad: Tensor) -> None:
         """Call native code. ``grad``: the gradient of the chain's output."""
         incoming = to_hwcn(grad)
         addresses: dict[int | None, int | None] = {None: None, 0: incoming.data_ptr()}
-        addresses |= {number: address(self._buffers[number]) for number in range(1, len(self._buffers))}
+        addresses |= {
+            number: address(self._gradient_buffers[number]) for number in range(1, len(self._gradient_buffers))
+        }
         array = (StageGradients * len(self._plans))()
         for to, buffers, values, (weight, bias) in zip(
             array, self._plan.stages, self._values, self._norms, strict=True
@@ -228,6 +230,6 @@ class _Gradients:
         ):
             if plan.order is not None and values is not None:
                 values = torch.empty_like(values).index_copy_(0, plan.order, values)
-            before_norm = self._buffers[buffers.before_norm]
+            before_norm = self._gradient_buffers[buffers.before_norm]
             found += (values, before_norm.sum((0, 2, 3)) if bias_needed else None, *norm, None)  # type: ignore[union-attr]
         return found

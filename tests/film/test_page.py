@@ -38,6 +38,24 @@ def opened(address, folder, size="1280,900", scheme="light"):
     return subprocess.run(line, capture_output=True, text=True, timeout=120).stdout
 
 
+def watched(film, port):
+    """The page as a browser has it that watches a film which is served."""
+    films = Server([film], port=port)
+    threading.Thread(target=films.serve_forever, daemon=True).start()
+    dom = opened(films.url, film.parents[1])
+    films.shutdown()
+    films.server_close()
+    return dom
+
+
+def film_of(lines, folder):
+    """A film of these lines, in the folder of a run."""
+    path = folder / "run" / "film.rewire"
+    path.parent.mkdir()
+    path.write_bytes(b"".join(lines))
+    return path
+
+
 def counts(film):
     """Weights of each layer at the start and after each rewiring, from the rewirer's own history."""
     rewirer = film[0]
@@ -96,9 +114,7 @@ def test_a_film_of_the_first_format_plays(tmp_path):
 @browser
 def test_the_page_follows_a_film_that_grows(film, tmp_path, monkeypatch):
     lines = split(film[1].read_bytes())
-    growing = tmp_path / "run" / "film.rewire"
-    growing.parent.mkdir()
-    growing.write_bytes(b"".join(lines[:3]))
+    growing = film_of(lines[:3], tmp_path)
     rest = iter([*lines[3:-1], lines[-1][:20], lines[-1][20:]])  # the last line in two halves
     answer = server.Handler._film
 
@@ -108,11 +124,7 @@ def test_the_page_follows_a_film_that_grows(film, tmp_path, monkeypatch):
             file.write(next(rest, b""))
 
     monkeypatch.setattr(server.Handler, "_film", grow_then_answer)
-    films = Server([growing], port=8640)
-    threading.Thread(target=films.serve_forever, daemon=True).start()
-    dom = opened(films.url, tmp_path)
-    films.shutdown()
-    films.server_close()
+    dom = watched(growing, 8640)
     assert f"run: step {film[0].history[-1].step}," in dom
     assert "accuracy" not in dom.partition("problem")[2].partition("</p>")[0]
 
@@ -122,9 +134,7 @@ def test_the_page_follows_a_film_that_grows(film, tmp_path, monkeypatch):
 def test_the_head_follows_a_training_unless_it_was_moved(film, tmp_path, monkeypatch, stays):
     """One rewiring a second, each after the page has shown the one before."""
     lines = [line for line in split(film[1].read_bytes()) if b'"metrics"' not in line[:30]]
-    growing = tmp_path / "run" / "film.rewire"
-    growing.parent.mkdir()
-    growing.write_bytes(b"".join(lines[:3]))
+    growing = film_of(lines[:3], tmp_path)
     rest, steps = iter(lines[3:]), [line["step"] for line in read(film[1]) if line["kind"] != "metrics"]
 
     def grow(films):
@@ -137,11 +147,7 @@ def test_the_head_follows_a_training_unless_it_was_moved(film, tmp_path, monkeyp
     moved = f"<script>(async () => {{{wait} go(1);}})();</script>"
     text = page().replace("</body>", (moved if stays else "") + "</body>")
     monkeypatch.setattr(server, "page", lambda: text)
-    films = Server([growing], port=8650)
-    threading.Thread(target=films.serve_forever, daemon=True).start()
-    dom = opened(films.url, tmp_path)
-    films.shutdown()
-    films.server_close()
+    dom = watched(growing, 8650)
     assert next(rest, None) is None  # everything was written while the page looked on
     assert f"run: step {steps[1] if stays else steps[-1]}," in dom
 
@@ -149,9 +155,7 @@ def test_the_head_follows_a_training_unless_it_was_moved(film, tmp_path, monkeyp
 @browser
 def test_the_page_begins_again_when_a_training_is_killed_and_resumed(film, tmp_path, monkeypatch):
     lines = split(film[1].read_bytes())
-    growing = tmp_path / "run" / "film.rewire"
-    growing.parent.mkdir()
-    growing.write_bytes(b"".join(lines[:8]))
+    growing = film_of(lines[:8], tmp_path)
     resumed = b"".join(lines[:5])  # an earlier checkpoint: the file is shorter
     answer, answers = server.Handler._film, []
 
@@ -165,11 +169,7 @@ def test_the_page_begins_again_when_a_training_is_killed_and_resumed(film, tmp_p
     monkeypatch.setattr(server.Handler, "_film", replace_then_answer)
     text = page().replace("</body>", FOLLOWED + "</body>")
     monkeypatch.setattr(server, "page", lambda: text)
-    films = Server([growing], port=8660)
-    threading.Thread(target=films.serve_forever, daemon=True).start()
-    dom = opened(films.url, tmp_path)
-    films.shutdown()
-    films.server_close()
+    dom = watched(growing, 8660)
     steps = [line["step"] for line in read(growing) if line["kind"] != "metrics"]
     assert json.loads(dom.partition("<title>")[2].partition("</title>")[0]) == steps
 

@@ -28,7 +28,7 @@ def moved_layers(method: Method, specs: Sequence[LayerSpec], ranks: int) -> list
     """The layers that leave their shards for a rewiring, if all shards have the density of the network."""
     density = method.density(0)
     active = len({*method.signals, Signal.WEIGHT})
-    inactive = sum(bool(basic_signals([one]) & {Signal.GRAD, Signal.MOMENTUM}) for one in method.ranked_signals)
+    inactive = sum(bool(basic_signals([signal]) & {Signal.GRAD, Signal.MOMENTUM}) for signal in method.ranked_signals)
 
     def numbers(positions: int) -> float:
         """At each active position and each inactive one: the position and its signals."""
@@ -78,9 +78,9 @@ def _moves(moved: Sequence[Moved], ranks: int, fraction: float) -> Collectives:
     if not moved:
         return []
     calls: Collectives = []
-    for one in moved:
-        calls += [Gather(one.lists), Gather(round(one.numbers))]
-    edits = [sum(3 * fraction * one.nnz for one in moved if one.owner == rank) for rank in range(ranks)]
+    for layer in moved:
+        calls += [Gather(layer.lists), Gather(round(layer.numbers))]
+    edits = [sum(3 * fraction * layer.nnz for layer in moved if layer.owner == rank) for rank in range(ranks)]
     return [*calls, Gather(3 * len(moved)), Gather(round(max(edits)))]
 
 
@@ -94,9 +94,9 @@ def structure_memory(method: Method, specs: Sequence[LayerSpec], ranks: int, wid
         return 0
     inactive = [(1 - method.density(0)) * _rows_of_a_shard(spec, ranks) * spec.shape[1:].numel() for spec in specs]
     moved = moved_layers(method, specs, ranks)
-    kept = [sum(one.in_all for one in moved if one.owner == rank) for rank in range(ranks)]
+    kept = [sum(layer.in_all for layer in moved if layer.owner == rank) for rank in range(ranks)]
     # Numbers of eight bytes from all ranks: as received, in order, and converted; one layer after the other.
-    received = 24 * ranks * max((one.numbers for one in moved), default=0.0)
+    received = 24 * ranks * max((layer.numbers for layer in moved), default=0.0)
     captured = (8 + width) * len(method.captured_signals) * sum(inactive)
     limited = method.constraint is not None and not method.constraint.whole
     ranking = 136 * max(inactive) if limited else 0

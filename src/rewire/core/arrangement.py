@@ -42,7 +42,9 @@ class WholeLayer:
             kinds.append(top.values.dtype)
         device = base.active().device
         self.span = range(numel(base)) if ranks.index == owner else range(0) if ranks.index < owner else _end(base)
-        joined = iter(one.to(device)[: len(one) if ranks.index == owner else 0] for one in ranks.join(everything))
+        joined = iter(
+            numbers.to(device)[: len(numbers) if ranks.index == owner else 0] for numbers in ranks.join(everything)
+        )
         kind = iter(kinds)
         self._active = next(joined)
         self._values = {signal: _as_floats(next(joined), next(kind)) for signal in active_signals}

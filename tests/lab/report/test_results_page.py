@@ -11,7 +11,7 @@ from rewire.lab.compact import collect, read_runs
 from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.report import results_page
-from rewire.lab.report.claims import CLAIMS, judge
+from rewire.lab.report.claims import CLAIMS
 from rewire.lab.report.findings import (
     CONFIRMED,
     CONTRADICTED,
@@ -87,7 +87,7 @@ def test_a_cell_of_several_configurations_is_refused():
 @pytest.mark.parametrize("scale", list(LAYOUTS))
 def test_every_claim_has_runs_in_the_plan(scale):
     study = Study([], runs_of("evidence", scale))
-    for claim, found in judge(study, LAYOUTS[scale]):
+    for claim, found in results_page.answers_of(study, scale):
         assert found.verdict == UNDECIDED, claim.key
         assert found.planned > 0, claim.key
 

@@ -70,8 +70,3 @@ CLAIMS = (
 OPEN_QUESTION = Claim(
     "connected", "GGR's lead survives when every method gets a connected start.", _ALL, rules.survives
 )
-
-
-def judge(study: Study, layout: Layout) -> list[tuple[Claim, Answer]]:
-    """Every claim with its answer."""
-    return [(claim, claim.judge(study, layout)) for claim in CLAIMS]

@@ -18,6 +18,7 @@ from rewire.lab.results import Record
 from rewire.lab.run import Run
 
 AROUND = 30  # steps before and after a rewiring
+UNIFORM = ", uniform start"  # behind the label of a method
 Curve: TypeAlias = NDArray[np.float64]
 
 
@@ -99,9 +100,6 @@ def recovery_figure(study: Study) -> Figure | None:
         axes.legend(fontsize=8.5)
     every[0].set_ylabel("weights of the layer")
     return figure
-
-
-UNIFORM = ", uniform start"
 
 
 def recoveries(study: Study) -> dict[str, dict[str, list[Curve]]]:

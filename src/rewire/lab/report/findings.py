@@ -24,6 +24,11 @@ def accuracy(record: Record) -> float:
     return 100 * float(record.result["accuracy"])
 
 
+def cpu_seconds(record: Record) -> float:
+    """Seconds that a run took of one core."""
+    return sum(float(line.get("cpu_seconds", line["seconds"])) for line in record.metrics)
+
+
 @dataclass(frozen=True)
 class Effect:
     """A number with its 95 % interval over seeds; ``above`` is the bound that a claim asks it to exceed."""
@@ -82,6 +87,13 @@ class Study:
     def main_runs(self) -> dict[Run, Record]:
         """The finished runs on the main data set, with methods of the library."""
         return {run: one for run, one in self.done.items() if run.data == self.data and not is_reference(run.method)}
+
+    def main_configurations(self) -> dict[Run, list[Record]]:
+        """The same runs by configuration, which is given as its run of seed 0."""
+        groups: dict[Run, list[Record]] = {}
+        for run, record in self.main_runs().items():
+            groups.setdefault(Run.from_dict(run.to_dict() | {"seed": 0}), []).append(record)
+        return groups
 
 
 def difference(ours: BySeed, theirs: BySeed) -> BySeed:

@@ -15,11 +15,10 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
-from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy
+from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy, cpu_seconds
 from rewire.lab.report.looks import label_of, look_of_label, method_look, method_position
 from rewire.lab.report.statistics import mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
-from rewire.lab.results import Record
 from rewire.lab.run import Run
 
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
@@ -122,16 +121,14 @@ def _is_drawn(one: Effect) -> bool:
 @matplotlib.rc_context(STYLE)
 def costs_figure(study: Study) -> Figure | None:
     """Accuracy against training multiply-adds and against seconds of one core: a point for each configuration."""
-    groups: dict[Run, list[Record]] = defaultdict(list)
-    for run, one in study.main_runs().items():
-        groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(one)
+    groups = study.main_configurations()
     if not groups:
         return None
     figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, sharey=True)
     for run, group in groups.items():
         macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
-        seconds = fmean(sum(line.get("cpu_seconds", line["seconds"]) for line in one.metrics) for one in group)
+        seconds = fmean(map(cpu_seconds, group))
         height = fmean(map(accuracy, group))
         _point(left, run, macs, height)
         _point(right, run, seconds, height)

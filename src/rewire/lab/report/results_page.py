@@ -10,7 +10,7 @@ from typing import Any
 
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.report.claims import CLAIMS, OPEN_QUESTION, Claim
-from rewire.lab.report.findings import UNDECIDED, Answer, Effect, Study
+from rewire.lab.report.findings import UNDECIDED, Answer, Effect, Study, cpu_seconds
 from rewire.lab.report.questions import LAYOUTS
 from rewire.lab.report.registry import tables
 from rewire.lab.report.render import to_markdown
@@ -20,7 +20,6 @@ from rewire.lab.report.results_sections import (
     bounds,
     columns_of,
     costs_section,
-    cpu_seconds,
     markdown,
     peer_section,
     transformers_section,

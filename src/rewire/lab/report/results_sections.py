@@ -11,7 +11,7 @@ from typing import Any
 from rewire.lab.experiments.studies import better
 from rewire.lab.experiments.studies.connected import START
 from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
-from rewire.lab.report.findings import BySeed, Study, accuracy, difference
+from rewire.lab.report.findings import BySeed, Study, accuracy, cpu_seconds, difference
 from rewire.lab.report.groups import without_unused
 from rewire.lab.report.looks import label_of, method_look
 from rewire.lab.report.statistics import Interval, mean_interval
@@ -39,11 +39,6 @@ def columns_of(interval: Interval, mark: str = "") -> list[str]:
     """Mean, interval and n as three cells of a table."""
     limits = f"{interval.low:+.2f} to {interval.high:+.2f}" if interval.n > 1 else "·"
     return [f"{interval.mean:+.2f}{mark}", limits, str(interval.n)]
-
-
-def cpu_seconds(record: Record) -> float:
-    """Seconds that a run took of one core."""
-    return sum(float(line.get("cpu_seconds", line["seconds"])) for line in record.metrics)
 
 
 def better_section(study: Study) -> str:
@@ -142,9 +137,7 @@ def peer_section(path: Path) -> str:
 
 def costs_section(study: Study) -> str:
     """Accuracy, multiply-adds and seconds of one core, for every configuration of the study's main data set."""
-    groups: dict[Run, list[Record]] = defaultdict(list)
-    for run, record in study.main_runs().items():
-        groups[Run.from_dict(run.to_dict() | {"seed": 0})].append(record)
+    groups = study.main_configurations()
     title = "## What it costs\n"
     if not groups:
         return f"{title}\n{OUTSTANDING}"

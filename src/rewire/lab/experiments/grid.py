@@ -19,7 +19,10 @@ _TINY = Run(data="tiny-imagenet", model="vgg16", epochs=200)
 NETWORKS = {
     "demo": [_DIGITS, replace(_DIGITS, model="mlp")],
     "laptop": [replace(_LAPTOP, model="mobilenet-v2", width=0.5), _LAPTOP],
-    "workstation": [_WORKSTATION, *(replace(_WORKSTATION, model=name) for name in ("resnet-18", "mobilenet-v2"))],
+    "workstation": [
+        _WORKSTATION,
+        *(replace(_WORKSTATION, model=name) for name in ("resnet-18", "mobilenet-v2-stride2")),
+    ],
     "paper": [
         replace(_CIFAR, model="mobilenet-v2"),
         _CIFAR,

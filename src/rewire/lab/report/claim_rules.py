@@ -22,6 +22,7 @@ from rewire.lab.report.findings import (
     mean_of,
     regret,
 )
+from rewire.lab.report.looks import label_of
 from rewire.lab.report.questions import Layout
 from rewire.lab.report.tables.table4 import EMPTINESS
 from rewire.lab.results import Record
@@ -52,10 +53,9 @@ def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
 
 def described(cell: Cell) -> str:
     """A cell in words."""
-    names = {"vgg16": "VGG16", "resnet-18": "ResNet-18", "mobilenet-v2": "MobileNetV2"}
     width = f" x{cell['width']:g}" if cell.get("width", 1) != 1 else ""
     start = f" {cell['start']}" if "start" in cell else ""
-    return f"{names.get(cell['model'], cell['model'])}{width} {100 * cell['sparsity']:g} %{start}"
+    return f"{label_of('model', cell['model'])}{width} {100 * cell['sparsity']:g} %{start}"
 
 
 def a(study: Study, layout: Layout) -> Answer:

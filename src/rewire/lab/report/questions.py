@@ -1,13 +1,14 @@
 """Which cells of a study answer which claim, for the workstation's study and for its reduced version on the digits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.grid import NETWORKS, SPARSITIES, STARTS
 from rewire.lab.experiments.studies.connected import START
+from rewire.lab.experiments.studies.connected import STARTS as CONNECTED
 from rewire.lab.experiments.studies.equal_weights import NARROW
 from rewire.lab.experiments.studies.evidence import SMALL_WIDTH
 from rewire.lab.report.findings import Cell
@@ -69,11 +70,11 @@ LAYOUTS = {
         ablation={"VGG16 on CIFAR-100": starts(_HIGH), "digits": _DIGITS},
         emptiness=starts(_MIDDLE),
         drop=starts(_HIGH),
-        low=[network(replace(ws.VGG, store="masked"), ws.LOW, start="erk")],
+        low=[network(ws.VGG, ws.LOW, start="erk")],
         failing=[_FULL, {**_HIGH, "start": "uniform"}],
         starved=[_HIGH, network(_SMALL, 0.97)],
         narrow=[(_ggr(ws.VGG, sparsity), _dense(ws.VGG, width)) for sparsity, width in NARROW.items()],
-        connected=[{**_HIGH, "start": START}, network(ws.MOBILENET, ws.HIGH, start=START)],
+        connected=[network(run, ws.HIGH, start=start) for run in (ws.VGG, ws.MOBILENET) for start in CONNECTED],
     ),
     "demo": Layout(
         uniform=[network(_MLP, sparsity, start="uniform") for sparsity in (0.97, 0.99)],

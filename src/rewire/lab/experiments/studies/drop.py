@@ -11,5 +11,5 @@ def drop(scale: str) -> list[Run]:
     """GGR with weights dropped from each layer, and from the whole network."""
     variants = [{"method": "ggr", "scope": scope} for scope in ("layer", "network")]
     if scale == "workstation":
-        return ws.cells(ws.VGG, ws.HIGH, variants=variants)
+        return ws.cells(ws.VGG, ws.HIGH, variants=variants, seeds=ws.CLAIM_SEEDS)
     return sparse(NETWORKS[scale], variants, SEEDS[scale])

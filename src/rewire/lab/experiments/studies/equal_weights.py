@@ -15,13 +15,8 @@ NARROW = {ws.HIGH: 0.0469, ws.MIDDLE: 0.083}
 def equal_weights(scale: str) -> list[Run]:
     """GGR on a wide network, and a dense narrow one that has at least as many weights."""
     if scale == "workstation":
-        pairs = [ws.cells(ws.VGG, s, ["erk"], methods("ggr")) + narrow(width) for s, width in NARROW.items()]
-        return [run for pair in pairs for run in pair]
+        wide = [run for s in NARROW for run in ws.cells(ws.VGG, s, ["erk"], methods("ggr"), seeds=ws.CLAIM_SEEDS)]
+        return wide + dense([replace(ws.VGG, width=width) for width in NARROW.values()], ws.CLAIM_SEEDS)
     network = NETWORKS[scale][0]
     wide = sparse([network], methods("ggr"), SEEDS[scale], sparsities=(0.9,), starts=("erk",))
     return wide + dense([replace(network, width=network.width / 3)], SEEDS[scale])
-
-
-def narrow(width: float) -> list[Run]:
-    """The dense network of a width."""
-    return dense([replace(ws.VGG, width=width)], ws.SEEDS)

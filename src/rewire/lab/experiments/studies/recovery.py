@@ -15,10 +15,9 @@ STARVED = tuple(STARVED_METHODS)
 @register("recovery", tables="table1")
 def recovery(scale: str, seeds: Iterable[int] | None = None) -> list[Run]:
     """GGR, DSR and RigL from a start that starves one layer, and GGR from the uniform start to compare with."""
-    chosen = list(SEEDS[scale] if seeds is None else seeds)
     if scale == "workstation":
-        return starved(ws.VGG, ws.HIGH, chosen, STARVED[-1:])
-    return starved(NETWORKS[scale][0], 0.97, chosen)
+        return starved(ws.VGG, ws.HIGH, ws.CLAIM_SEEDS, STARVED[-1:])
+    return starved(NETWORKS[scale][0], 0.97, SEEDS[scale] if seeds is None else seeds)
 
 
 def starved(network: Run, sparsity: float, seeds: Iterable[int], names: Sequence[str] = STARVED) -> list[Run]:

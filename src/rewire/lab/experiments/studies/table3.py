@@ -13,5 +13,5 @@ GLOBAL = [{"method": "ggr", "growth": growth} for growth in ("random", "gradient
 def table3(scale: str) -> list[Run]:
     """The ablation: SET, RigL, SET+RigL, and GGR with each growth."""
     if scale == "workstation":
-        return ws.cells(ws.VGG, ws.HIGH, variants=IN_PLACE + GLOBAL)
+        return ws.cells(ws.VGG, ws.HIGH, variants=IN_PLACE + GLOBAL, seeds=ws.CLAIM_SEEDS)
     return sparse(NETWORKS[scale], IN_PLACE + GLOBAL, SEEDS[scale])

@@ -48,12 +48,23 @@ def mobilenet_v2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module
     and the last convolution never has fewer than 1280, as in the original, whatever the width.
     """
     check_arguments("mobilenet-v2", classes, image, width, smallest=8)
+    return _mobilenet(classes, image, width, stem_stride(image))
+
+
+@register("mobilenet-v2-stride2", label="MobileNetV2 (stem stride 2)")
+def mobilenet_v2_stride2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module:
+    """MobileNetV2 with stem stride 2 for small images too: the same weights in about a quarter of the time."""
+    check_arguments("mobilenet-v2-stride2", classes, image, width, smallest=8)
+    return _mobilenet(classes, image, width, stride=2)
+
+
+def _mobilenet(classes: int, image: Image, width: float, stride: int) -> nn.Module:
     channels = _multiple_of_8(32 * width)
-    layers: list[nn.Module] = [*conv_norm(image[0], channels, stride=stem_stride(image)), nn.ReLU6()]
-    for expand, base, blocks, stride in _MOBILENET_STAGES:
+    layers: list[nn.Module] = [*conv_norm(image[0], channels, stride=stride), nn.ReLU6()]
+    for expand, base, blocks, first_stride in _MOBILENET_STAGES:
         for block in range(blocks):
             outputs = _multiple_of_8(base * width)
-            layers.append(InvertedResidual(channels, outputs, stride if block == 0 else 1, expand))
+            layers.append(InvertedResidual(channels, outputs, first_stride if block == 0 else 1, expand))
             channels = outputs
     last = _multiple_of_8(1280 * max(1.0, width))
     layers += [*conv_norm(channels, last, kernel=1), nn.ReLU6()]

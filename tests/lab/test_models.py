@@ -78,6 +78,13 @@ def test_large_images_change_only_the_stride_of_the_stem() -> None:
         assert weights(small) == weights(large)
 
 
+def test_mobilenet_with_stride_2_is_the_large_image_form_at_any_size() -> None:
+    strided, large = on_paper("mobilenet-v2-stride2", 100, CIFAR), on_paper("mobilenet-v2", 100, TINY)
+    strides = [[m.stride for m in n.modules() if isinstance(m, nn.Conv2d)] for n in (strided, large)]
+    assert strides[0] == strides[1]
+    assert [p.shape for p in strided.parameters()] == [p.shape for p in large.parameters()]
+
+
 def test_mobilenet_adds_its_input_only_where_shapes_agree() -> None:
     blocks = [m for m in on_paper("mobilenet-v2", 100, CIFAR).modules() if isinstance(m, InvertedResidual)]
     # 1, 2, 3, 4, 3, 3 and 1 blocks in the stages: all but the first of each stage.

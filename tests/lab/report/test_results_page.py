@@ -11,6 +11,7 @@ from rewire.lab.compact import collect, read_runs
 from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.report import results_page
+from rewire.lab.report.claim_rules import ahead
 from rewire.lab.report.claims import CLAIMS
 from rewire.lab.report.findings import (
     CONFIRMED,
@@ -51,7 +52,8 @@ def compared(study):
         ([0.60, 0.61, 0.62, 0.60], [0.55, 0.56, 0.56, 0.54], CONFIRMED),
         ([0.55, 0.56, 0.56, 0.54], [0.60, 0.61, 0.62, 0.60], CONTRADICTED),
         ([0.60, 0.50, 0.62, 0.51], [0.55, 0.56, 0.56, 0.54], NOT_CONFIRMED),
-        ([0.60, 0.61, 0.62], [0.55, 0.56, 0.56, 0.54], UNDECIDED),
+        ([0.60, 0.61, 0.62], [0.55, 0.56, 0.56, 0.54], CONFIRMED),
+        ([0.60, 0.61], [0.55, 0.56, 0.56, 0.54], UNDECIDED),
         ([], [0.55, 0.56, 0.56, 0.54], UNDECIDED),
     ],
 )
@@ -62,10 +64,25 @@ def test_the_rule_of_all_claims(ours, theirs, verdict):
 def test_an_effect_by_hand_and_what_is_outstanding():
     found = compared(study_of([0.60, 0.62, 0.64], [0.50, 0.50, 0.50, 0.50]))
     assert (found.done, found.planned) == (7, 8)
-    assert results_page.verdict(found) == "undecided: runs outstanding (7 of 8 done)"
+    assert results_page.verdict(found) == "confirmed so far (7 of 8 runs)"
+    assert results_page.verdict(compared(study_of([0.60, 0.62], [0.50] * 4))) == "undecided (6 of 8 runs)"
+    assert results_page.verdict(compared(study_of([0.60, 0.62, 0.64, 0.66], [0.50] * 4))) == CONFIRMED
     interval = found.effects[0].interval
     assert (interval.n, round(interval.mean, 6)) == (3, 12.0)
     assert interval.half_width == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
+
+
+def test_a_cell_beside_those_of_a_claim_is_shown_and_decides_nothing():
+    networks = [Run(width=width, start="uniform") for width in (1.0, 2.0)]
+    names = ("ggr", "rigl", "dsr", "set")
+    plan = [replace(run, method=name, seed=seed) for run in networks for name in names for seed in range(3)]
+    reached = {("ggr", 1.0): 0.6, ("ggr", 2.0): 0.1}  # all others 0.5
+    done = [record(run, reached.get((run.method, run.width), 0.5) + 0.01 * run.seed) for run in plan]
+    wide, wider = ({"width": width, "model": Run.model, "sparsity": Run.sparsity} for width in (1.0, 2.0))
+    found = ahead(Study(done, plan), [wide], [wider])
+    assert (found.verdict, found.planned) == (CONFIRMED, 12)
+    assert [round(one.interval.mean) for one in found.effects] == [10, 10, 10]
+    assert [round(one.interval.mean) for one in found.details] == [10, -40] * 3
 
 
 def test_several_networks_are_averaged_over_the_seeds_that_all_have():

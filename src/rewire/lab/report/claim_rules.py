@@ -37,18 +37,16 @@ def method(cell: Cell, name: str, **more: object) -> Cell:
     return {**cell, "method": name, "growth": "mix", "scope": "layer", **more}
 
 
-def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
-    """GGR less each rival, averaged over cells; each cell is a detail."""
-    effects, details, used = [], [], [method(cell, "ggr") for cell in cells]
+def ahead(study: Study, cells: Sequence[Cell], beside: Sequence[Cell] = ()) -> Answer:
+    """GGR less each rival, averaged over cells; each cell is a detail, and so are those beside them."""
+    effects, details = [], []
     for name, label in RIVALS.items():
-        gaps = []
-        for cell in cells:
-            ours, theirs = method(cell, "ggr"), method(cell, name)
-            gaps.append(difference(study.values(ours), study.values(theirs)))
-            details.append(effect(f"GGR less {label}, {described(cell)}", gaps[-1]))
-            used.append(theirs)
-        effects.append(effect(f"GGR less {label}", mean_of(gaps)))
-    return answer(study, used, effects, details if len(cells) > 1 else ())
+        gaps = [difference(*(study.values(method(cell, one)) for one in ("ggr", name))) for cell in (*cells, *beside)]
+        effects.append(effect(f"GGR less {label}", mean_of(gaps[: len(cells)])))
+        for cell, gap in zip((*cells, *beside), gaps, strict=True):
+            details.append(effect(f"GGR less {label}, {described(cell)}", gap))
+    used = [method(cell, name) for cell in cells for name in ("ggr", *RIVALS)]
+    return answer(study, used, effects, details if len(details) > len(effects) else ())
 
 
 def described(cell: Cell) -> str:
@@ -60,7 +58,7 @@ def described(cell: Cell) -> str:
 
 def a(study: Study, layout: Layout) -> Answer:
     """Uniform starts."""
-    return ahead(study, layout.uniform)
+    return ahead(study, layout.uniform, layout.fewer_seeds)
 
 
 def b(study: Study, layout: Layout) -> Answer:

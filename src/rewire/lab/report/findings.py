@@ -15,6 +15,7 @@ Cell = Mapping[str, Any]  # settings of the runs of one cell; only the seed is l
 Measure = Callable[[Record], float]
 BySeed = dict[int, float]
 
+ENOUGH_SEEDS = 3  # of every effect: a verdict is given while more are outstanding
 CONFIRMED, NOT_CONFIRMED, CONTRADICTED, UNDECIDED = "confirmed", "not confirmed", "contradicted", "undecided"
 
 
@@ -126,13 +127,14 @@ def answer(
 ) -> Answer:
     """The verdict by the rule of all claims.
 
-    Undecided while runs are outstanding; then confirmed if every effect is, contradicted if any effect is, and not
-    confirmed otherwise.
+    Confirmed if every effect is, contradicted if any effect is, and not confirmed otherwise; undecided while an effect
+    has fewer seeds than planned and than ``ENOUGH_SEEDS``.
     """
     done, planned = study.progress(cells)
     known = [one for one in effects if one is not None]
     verdicts = {one.verdict for one in known}
-    if done < planned or len(known) < len(effects) or not planned:
+    enough = done == planned or all(one.interval.n >= ENOUGH_SEEDS for one in known)
+    if not planned or len(known) < len(effects) or not enough:
         verdict = UNDECIDED
     elif CONTRADICTED in verdicts:
         verdict = CONTRADICTED

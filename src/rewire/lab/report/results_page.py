@@ -131,8 +131,10 @@ for bit.
 {SETTINGS.get(scale, "")}
 **Statistics.** Runs with the same seed share the first weights and the order of the data, so differences are paired by
 seed. Intervals are Student's t intervals at 95 % over seeds, n is the number of seeds. Networks that did not learn
-count with the accuracy that they reached. The rules were written before the runs were made. An interval over three
-seeds is wide: "not confirmed" means that the runs are compatible with no effect, not that there is none.
+count with the accuracy that they reached. The rules were written before the runs were made. A claim is undecided until
+each of its effects has three seeds; "so far" says that planned seeds are outstanding and may still change the verdict.
+An interval over three seeds is wide: "not confirmed" means that the runs are compatible with no effect, not that there
+is none.
 """
 
 
@@ -152,9 +154,10 @@ def _machines(environments: Iterable[dict[str, Any]]) -> str:
 
 def verdict(answer: Answer) -> str:
     """The verdict in words, with what is outstanding."""
-    if answer.verdict != UNDECIDED:
+    if answer.done == answer.planned != 0:
         return answer.verdict
-    return f"undecided: runs outstanding ({answer.done} of {answer.planned} done)"
+    outstanding = f"({answer.done} of {answer.planned} runs)"
+    return f"undecided {outstanding}" if answer.verdict == UNDECIDED else f"{answer.verdict} so far {outstanding}"
 
 
 def _summary(answers: Iterable[tuple[Claim, Answer]]) -> str:

@@ -27,7 +27,7 @@ def test_native_tiles_in_every_geometry(batch):
 
 @pytest.mark.parametrize("width", range(1, 14))
 def test_native_tiles_of_any_width(width):
-    """Groups that the edge cuts short, outputs narrower than a group, outputs higher than a group."""
+    """Groups that the edge cuts short, outputs and phases narrower than a group, outputs higher than a group."""
     for stride in (1, 2, 3):
         compare(Geometry((5, 3, 3, 3), (stride, stride), (1, 1)), (19, width), 32, density=0.3)
 

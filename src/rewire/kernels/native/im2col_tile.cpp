@@ -23,11 +23,12 @@ std::vector<PixelGroup> group_pixels(const Axis &axis, int32_t max_count) {
     return groups;
 }
 
-// Input pixels along an axis that the largest group reads, given the offsets of all taps.
-int32_t tile_extent(const Axis &axis, const std::vector<PixelGroup> &groups, const int32_t *offsets, int32_t taps) {
-    int32_t pixels = 0;
-    for (const PixelGroup &group : groups) pixels = std::max(pixels, group.read_stride(axis) * (group.count - 1));
-    return *std::max_element(offsets, offsets + taps) - *std::min_element(offsets, offsets + taps) + 1 + pixels;
+// Input pixels along an axis that `count` pixels of a group read, given the offsets of all taps.
+int32_t tile_extent(const Axis &axis, const std::vector<PixelGroup> &groups, int32_t count, const int32_t *offsets,
+                    int32_t taps) {
+    int32_t stride = 0;
+    for (const PixelGroup &group : groups) stride = std::max(stride, group.read_stride(axis));
+    return *std::max_element(offsets, offsets + taps) - *std::min_element(offsets, offsets + taps) + 1 + stride * (count - 1);
 }
 
 }  // namespace
@@ -40,8 +41,9 @@ Im2colTiling::Im2colTiling(const ConvCsr &csr_, int32_t accumulators) : csr(csr_
     for (const PixelGroup &group : y_groups) group_height = std::max(group_height, group.count);
     min_dy = *std::min_element(csr.tap_dy, csr.tap_dy + csr.taps);
     min_dx = *std::min_element(csr.tap_dx, csr.tap_dx + csr.taps);
-    height = tile_extent(csr.y, y_groups, csr.tap_dy, csr.taps);
-    width = tile_extent(csr.x, x_groups, csr.tap_dx, csr.taps);
+    height = tile_extent(csr.y, y_groups, group_height, csr.tap_dy, csr.taps);
+    // The inner loops always read group_width pixels, even if a phase of a strided convolution has fewer.
+    width = tile_extent(csr.x, x_groups, group_width, csr.tap_dx, csr.taps);
     channels = 0;
     for (int32_t block = 0; block < csr.col_blocks; block++)
         channels = std::max(channels, first_channel(block + 1) - first_channel(block));

@@ -14,9 +14,10 @@ from rewire.lab.experiments.studies.table1 import (
     denser_full_vgg,
     denser_vgg,
     full_vgg,
+    mobilenet,
     narrow_vgg,
-    other_networks,
     prefer_random,
+    resnet,
 )
 from rewire.lab.experiments.studies.table3 import GLOBAL, IN_PLACE, table3
 from rewire.lab.experiments.workstation import VGG
@@ -43,12 +44,13 @@ def workstation() -> list[Run]:
         + drop(scale)
         + gpt
         + equal_weights.equal_weights(scale)
-        + connected.vgg()
         + table3(scale)
         + denser_vgg()
+        + mobilenet()
         + full_vgg()
-        + other_networks()
         + prefer_random()
+        + resnet()
+        + connected.vgg()
         + vit
         + better(scale)
         + connected.mobilenet()

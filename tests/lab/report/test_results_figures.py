@@ -1,9 +1,10 @@
-"""The figure of what methods reach: which runs are in it."""
+"""The figures of what methods reach and of what training costs, and its table: which runs are in them."""
 
-from tests.lab.made_up import record
+from tests.lab.made_up import ENVIRONMENT, record
 
 from rewire.lab.report.findings import Study
-from rewire.lab.report.results_figures import accuracies, accuracy_figure
+from rewire.lab.report.results_figures import accuracies, accuracy_figure, costs_figure
+from rewire.lab.report.results_sections import costs_section
 from rewire.lab.run import DENSE, Run
 
 METHODS, STARTS, LABELS = ("set", "rigl", "dsr", "ggr"), ("erk", "uniform"), ("SET", "RigL", "DSR", "GGR")
@@ -29,12 +30,22 @@ def test_a_panel_has_each_method_from_each_start_one_value_a_seed():
     assert [round(value, 6) for value in found[title]["SET", "uniform"]] == [25.0, 26.0]
 
 
-def test_a_network_is_left_out_until_it_has_every_cell_twice():
+def test_a_start_is_left_out_until_every_method_has_it_twice():
     runs = panel()
     assert len(accuracies(study_of(runs))) == 1
-    assert not accuracies(study_of(runs[:-1]))  # the last cell has one seed
+    (cells,) = accuracies(study_of(runs[:-1])).values()  # GGR has one seed from the uniform start
+    assert set(cells) == {(label, "erk") for label in LABELS}
     assert not accuracies(study_of([run for run in runs if run.method != "dsr"]))
-    assert accuracy_figure(study_of(runs[:-1])) is None
+    assert accuracy_figure(study_of([run for run in runs if run.seed == 0])) is None
+
+
+def test_costs_are_of_the_network_with_most_configurations_beside_dense_ones_of_its_kind():
+    sparse = panel(model="vgg16", width=0.25)
+    dense = [Run(data="cifar100", model="vgg16", width=width, method=DENSE, sparsity=0.0) for width in (0.25, 0.05)]
+    others = panel(model="resnet-18", width=0.25)[:4] + panel(model="vgg16", width=1.0)[:4]
+    left, _ = costs_figure(study_of(sparse + dense + others)).axes
+    assert len(left.lines) == len(METHODS) * len(STARTS) + len(dense)
+    assert {text.get_text() for text in left.texts} == {"x0.25", "x0.05"}
 
 
 def test_other_variants_are_not_mixed_in():
@@ -54,3 +65,22 @@ def test_every_network_and_sparsity_has_a_panel():
     study = study_of(runs)
     assert len(accuracies(study)) == 3
     assert len([axes for axes in accuracy_figure(study).axes if axes.axison]) == 3
+
+
+def test_seconds_are_of_the_processor_with_most_runs_and_the_table_keeps_processors_apart():
+    runs = panel(model="vgg16", width=0.25)
+    fast, slow = ({**ENVIRONMENT, "cpu": name} for name in ("Quick <1>", "Slow <2>"))
+    elsewhere = runs[0], *runs[2:4]  # one seed of the first configuration, both of the second
+    records = [record(run, 0.5, environment=slow if run in elsewhere else fast) for run in runs]
+    for one in records:
+        for line in one.metrics:
+            line["cpu_seconds"] = 9.0 if one.result["environment"] is slow else 2.0
+    study = Study(records, runs, data="cifar100")
+    left, right = costs_figure(study).axes
+    epochs = runs[0].epochs
+    assert right.get_xlabel().endswith("Quick <1>")
+    assert [line.get_xdata()[0] for line in right.lines] == [2.0 * epochs] * (len(left.lines) - 1)
+    table = [line.split(" | ") for line in costs_section(study).splitlines() if line.startswith("| ")]
+    assert table[0][-2:] == ["seconds, Quick <1>", "seconds, Slow <2> |"]
+    seconds = {tuple(row[-2:]) for row in table[2:]}
+    assert seconds == {(f"{2 * epochs}", f"{9 * epochs} |"), ("·", f"{9 * epochs} |"), (f"{2 * epochs}", "· |")}

@@ -23,7 +23,8 @@ CLAIMS = (
     Claim(
         "a",
         "From a uniform start at 97 and 99 %, GGR is above DSR, RigL and SET.",
-        f"{_ALL} An effect is the difference averaged over networks; VGG16 at full width and 97 % is shown beside them.",
+        f"{_ALL} An effect is the difference averaged over networks; VGG16 at full width and 97 % is shown beside "
+        "them.",
         rules.a,
     ),
     Claim(

@@ -1,5 +1,6 @@
 """Questions to the runs of a study, answered with intervals: differences paired by seed, and what is left to run."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -28,6 +29,12 @@ def accuracy(record: Record) -> float:
 def cpu_seconds(record: Record) -> float:
     """Seconds that a run took of one core."""
     return sum(float(line.get("cpu_seconds", line["seconds"])) for line in record.metrics)
+
+
+def cpu_of(record: Record) -> str:
+    """The processor that a run was carried out on: seconds are compared on one processor only."""
+    assert record.result is not None
+    return str(record.result["environment"]["cpu"])
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,10 @@ class Study:
         for run, record in self.main_runs().items():
             groups.setdefault(Run.from_dict(run.to_dict() | {"seed": 0}), []).append(record)
         return groups
+
+    def cpus(self) -> list[str]:
+        """The processors of the main runs, the one with most runs first."""
+        return [cpu for cpu, _ in Counter(map(cpu_of, self.main_runs().values())).most_common()]
 
 
 def difference(ours: BySeed, theirs: BySeed) -> BySeed:

@@ -1,8 +1,8 @@
 """The figures of the results page: what methods reach, what each claim rests on, and what training costs."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +15,16 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
-from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, Answer, Effect, Study, accuracy, cpu_seconds
+from rewire.lab.report.findings import (
+    CONFIRMED,
+    CONTRADICTED,
+    Answer,
+    Effect,
+    Study,
+    accuracy,
+    cpu_of,
+    cpu_seconds,
+)
 from rewire.lab.report.looks import label_of, look_of_label, method_look, method_position
 from rewire.lab.report.statistics import mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
@@ -79,7 +88,7 @@ def _face(start: str, colour: str) -> str:
 def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
     """By network and sparsity: what the compared methods reach from a start, one value a seed.
 
-    A network is there as soon as it has all methods from both starts, each with two seeds.
+    A start of a network is there as soon as all methods have it, each with two seeds.
     """
     panels: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, one in study.main_runs().items():
@@ -87,12 +96,13 @@ def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
             width = f" x{run.width:g}" if run.width != 1 else ""
             title = f"{label_of('model', run.model)}{width}, {100 * run.sparsity:g} % sparse"
             panels[title][method_look(run).label, run.start].append(accuracy(one))
-    complete = len(COMPARED) * len(STARTS)
-    return {
-        title: dict(cells)
-        for title, cells in panels.items()
-        if len(cells) == complete and min(map(len, cells.values())) > 1
-    }
+    return {title: shown for title, cells in panels.items() if (shown := _complete_starts(cells))}
+
+
+def _complete_starts(cells: Mapping[tuple[str, str], list[float]]) -> dict[tuple[str, str], list[float]]:
+    """The cells of the starts that all compared methods have with two seeds."""
+    methods = Counter(start for (_, start), values in cells.items() if len(values) > 1)
+    return {key: values for key, values in cells.items() if methods[key[1]] == len(COMPARED)}
 
 
 @matplotlib.rc_context(STYLE)
@@ -120,20 +130,28 @@ def _is_drawn(one: Effect) -> bool:
 
 @matplotlib.rc_context(STYLE)
 def costs_figure(study: Study) -> Figure | None:
-    """Accuracy against training multiply-adds and against seconds of one core: a point for each configuration."""
-    groups = study.main_configurations()
-    if not groups:
+    """Accuracy against training multiply-adds and against seconds of one core: a point for each configuration.
+
+    The network is the one that most configurations train; dense ones of other widths are shown beside it. Seconds are
+    those of the processor that carried out most runs.
+    """
+    every = study.main_configurations()
+    if not every:
         return None
+    (model, width), _ = Counter((run.model, run.width) for run in every).most_common(1)[0]
+    groups = {run: own for run, own in every.items() if run.model == model and (run.is_dense or run.width == width)}
+    cpu = study.cpus()[0]
     figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, sharey=True)
     for run, group in groups.items():
         macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
-        seconds = fmean(map(cpu_seconds, group))
+        seconds = [cpu_seconds(one) for one in group if cpu_of(one) == cpu]
         height = fmean(map(accuracy, group))
         _point(left, run, macs, height)
-        _point(right, run, seconds, height)
+        if seconds:
+            _point(right, run, fmean(seconds), height)
     left.set(xlabel="training multiply-adds [10¹²]", ylabel="accuracy [%]", xscale="log")
-    right.set(xlabel="seconds of one core", xscale="log")
+    right.set(xlabel=f"seconds of one core of {cpu}", xscale="log")
     for axes in (left, right):
         _plain_numbers(axes)
     figure.legend(handles=_legend(map(method_look, groups)), loc="outside upper center", ncols=5, fontsize=9)
@@ -151,6 +169,8 @@ def _point(axes: Axes, run: Run, x: float, y: float) -> None:
     look = method_look(run)
     face = "none" if run.store == Run.store else look.light  # hollow: every weight is stored
     axes.plot(x, y, _marker(look), color=look.light, markerfacecolor=face, markersize=5, linestyle="")
+    if run.is_dense:
+        axes.annotate(f"x{run.width:g}", (x, y), (6, -3), textcoords="offset points", fontsize=8, color=look.light)
 
 
 def _legend(looks: Iterable[Look]) -> list[Line2D]:

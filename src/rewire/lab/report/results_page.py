@@ -35,7 +35,7 @@ SHOWN_EFFECTS = 3  # of each claim, in the table of verdicts
 CAPTIONS = {
     "accuracy": "What the paper's methods reach from both starts, with 95 % intervals over seeds",
     "claims": "Effects behind the claims, in points of accuracy with 95 % intervals",
-    "costs": "Accuracy against training multiply-adds and seconds of one core",
+    "costs": "Accuracy of the network with most runs, sparse and dense (of several widths), against its cost",
     "losses": "How far the training loss of sparse transformers is above the dense one's, around rewirings",
     "recovery": "A layer that starts with a tenth of its weights, with the range over seeds",
 }

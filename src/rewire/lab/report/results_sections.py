@@ -11,7 +11,7 @@ from typing import Any
 from rewire.lab.experiments.studies import better
 from rewire.lab.experiments.studies.connected import START
 from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
-from rewire.lab.report.findings import BySeed, Study, accuracy, cpu_seconds, difference
+from rewire.lab.report.findings import BySeed, Study, accuracy, cpu_of, cpu_seconds, difference
 from rewire.lab.report.groups import without_unused
 from rewire.lab.report.looks import label_of, method_look
 from rewire.lab.report.statistics import Interval, mean_interval
@@ -141,13 +141,18 @@ def costs_section(study: Study) -> str:
     title = "## What it costs\n"
     if not groups:
         return f"{title}\n{OUTSTANDING}"
-    about = "Training multiply-adds as RigL's paper counts them, and seconds of one core, evaluation included.\n"
-    heads = ["network", "method", "sparsity", "start", "store", "accuracy [%]", "10¹² multiply-adds", "of dense"]
-    rows = sorted(_cost(run, group) for run, group in groups.items())
-    return "\n".join([title, about, *markdown([*heads, "seconds", "seeds"], rows, 5)]) + "\n"
+    cpus = study.cpus()
+    about = (
+        "Training multiply-adds as RigL's paper counts them, and seconds of one core, evaluation included. Compare "
+        "seconds of one processor only.\n"
+    )
+    heads = ["network", "method", "sparsity", "start", "store", "accuracy [%]", "seeds", "10¹² multiply-adds"]
+    rows = sorted(_cost(run, group, cpus) for run, group in groups.items())
+    seconds = [f"seconds, {cpu}" for cpu in cpus]
+    return "\n".join([title, about, *markdown([*heads, "of dense", *seconds], rows, 5)]) + "\n"
 
 
-def _cost(run: Run, group: Sequence[Record]) -> list[str]:
+def _cost(run: Run, group: Sequence[Record], cpus: Iterable[str]) -> list[str]:
     flops = [record.result["flops"] for record in group if record.result]
     network = f"{label_of('model', run.model)} x{run.width:g}"
     method = method_look(run).label + (", global drop" if run.scope != Run.scope else "")
@@ -157,8 +162,13 @@ def _cost(run: Run, group: Sequence[Record]) -> list[str]:
         method,
         *where,
         f"{fmean(map(accuracy, group)):.2f}",
+        str(len(group)),
         f"{fmean(one['training'] * run.batch_size for one in flops) / 1e12:.1f}",
         f"{fmean(one['training_ratio'] for one in flops):.3f}",
-        f"{fmean(map(cpu_seconds, group)):.0f}",
-        str(len(group)),
+        *(_seconds([one for one in group if cpu_of(one) == cpu]) for cpu in cpus),
     ]
+
+
+def _seconds(runs: Sequence[Record]) -> str:
+    """The mean of some runs on one processor; a dot without any."""
+    return f"{fmean(map(cpu_seconds, runs)):.0f}" if runs else "·"

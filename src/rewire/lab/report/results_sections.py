@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -46,21 +46,35 @@ def better_section(study: Study) -> str:
     title, base = "### What would make GGR better?\n", _values(study, better.BASE)
     if not base:
         return f"{title}\n{OUTSTANDING}"
-    count = len(better.CHANGES)
+    count, large = len(better.CHANGES), better.LARGE
     about = (
-        f"On the digits ({better.BASE.model}, {100 * better.BASE.sparsity:g} %, {better.BASE.start} start), one "
-        f"setting changed at a time, less GGR as it is ({fmean(base.values()):.2f} % over {len(base)} seeds). Paired "
-        f"by seed, t intervals; * also excludes zero at the level that allows for all {count} "
-        "comparisons (Bonferroni).\n"
+        f"On the digits ({_setting(better.BASE)}), one setting changed at a time, less GGR as it is "
+        f"({fmean(base.values()):.2f} % over {len(base)} seeds). Paired by seed, t intervals; * also excludes zero at "
+        f"the level that allows for all {count} comparisons (Bonferroni). Some changes were made on CIFAR-100 too "
+        f"({_setting(large)}).\n"
     )
     rows = []
     for name, change in better.CHANGES.items():
-        if gaps := list(difference(_values(study, replace(better.BASE, **change)), base).values()):
+        if gaps := _gaps(study, better.BASE, change):
             mark = "\\*" if mean_interval(gaps, 1 - 0.05 / count).excludes_zero else ""
-            rows.append([name, *columns_of(mean_interval(gaps), mark)])
-    lines = [title, about, *markdown(["change", "difference", "95 % interval", "seeds"], rows, 1)]
+            large_gaps = _gaps(study, large, change) if name in better.ON_LARGE else []
+            confirmation = columns_of(mean_interval(large_gaps)) if large_gaps else ["·"] * 3
+            rows.append([name, *columns_of(mean_interval(gaps), mark), *confirmation])
+    heads = ["change", "on digits", "95 % interval", "seeds", "on CIFAR-100", "95 % interval", "seeds"]
+    lines = [title, about, *markdown(heads, rows, 1)]
     lines += ["\nIts rivals in the same setting, less GGR with the same start:\n"]
     return "\n".join([*lines, *_rivals(study)]) + "\n"
+
+
+def _setting(run: Run) -> str:
+    """Network, sparsity and start in words."""
+    width = f" x{run.width:g}" if run.width != 1 else ""
+    return f"{label_of('model', run.model)}{width}, {100 * run.sparsity:g} %, {run.start} start"
+
+
+def _gaps(study: Study, run: Run, change: Mapping[str, Any]) -> list[float]:
+    """What a change of a run gains, seed by seed."""
+    return list(difference(_values(study, replace(run, **change)), _values(study, run)).values())
 
 
 def _rivals(study: Study) -> list[str]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.registry import register
 from rewire.lab.experiments.variants import HERE
 from rewire.lab.run import Run
@@ -37,6 +38,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ERK start": {"start": "erk"},
     "connected start and fan-in initialisation": {"start": "connected-uniform", "init": "fan_in"},
 }
+LARGE = replace(ws.VGG, sparsity=ws.HIGH, start=BASE.start, method=BASE.method)
+ON_LARGE = ("share by gradient 0", "share by gradient 1", "connected start", "ERK start")  # made on CIFAR-100 too
 RIVALS = ("set", "rigl", "set_rigl", "dsr")
 
 

@@ -47,8 +47,8 @@ def workstation() -> list[Run]:
         + table3(scale)
         + denser_vgg()
         + mobilenet()
-        + full_vgg()
         + prefer_random()
+        + full_vgg()
         + resnet()
         + connected.vgg()
         + vit

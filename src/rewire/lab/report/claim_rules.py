@@ -143,7 +143,8 @@ def f(study: Study, layout: Layout) -> Answer:
         return float(EMPTINESS["Empty neurons [%]"][1](record.result or {}) or 0)
 
     def shrunk(record: Record) -> float:
-        return -math.log10(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
+        """A logarithm, so that a difference is the percentage by which one network is smaller than the other."""
+        return -100 * math.log(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
 
     def gap(cell: Cell, measure: Measure) -> BySeed:
         moving, in_place = (
@@ -153,8 +154,9 @@ def f(study: Study, layout: Layout) -> Answer:
         return difference(moving, in_place)
 
     effects, details = [], []
-    for name, measure, unit in (("empty neurons", empty, "points"), ("-log10 Params*", shrunk, "")):
-        title = f"{name}: DSR and GGR less SET and RigL"
+    empties = "empty neurons: DSR and GGR less SET and RigL"
+    saved = "Params*: DSR and GGR smaller than SET and RigL by"
+    for title, measure, unit in ((empties, empty, "% of neurons"), (saved, shrunk, "%")):
         effects.append(effect(title, mean_of([gap(cell, measure) for cell in layout.emptiness]), unit))
         for cell in ({**network, "start": start} for network in layout.both for start in ("erk", "uniform")):
             details.append(effect(f"{title}, {described(cell)}", gap(cell, measure), unit))

@@ -174,7 +174,7 @@ def _main_effects(answer: Answer) -> str:
 def _in_words(one: Effect) -> str:
     """A mean with its interval and n, such as ``+1.20 points (+0.80 to +1.60; n = 3)``."""
     unit = f" {one.unit}" if one.unit else ""
-    return f"{one.interval.mean:+.2f}{unit} ({bounds(one.interval)})"
+    return f"{one.interval.mean:+z.2f}{unit} ({bounds(one.interval)})"
 
 
 def _claim(claim: Claim, answer: Answer) -> str:

@@ -32,13 +32,13 @@ def bounds(interval: Interval) -> str:
     """The interval and the number of seeds in words."""
     if interval.n < 2:
         return "one seed, no interval"
-    return f"{interval.low:+.2f} to {interval.high:+.2f}; n = {interval.n}"
+    return f"{interval.low:+z.2f} to {interval.high:+z.2f}; n = {interval.n}"
 
 
 def columns_of(interval: Interval, mark: str = "") -> list[str]:
     """Mean, interval and n as three cells of a table."""
-    limits = f"{interval.low:+.2f} to {interval.high:+.2f}" if interval.n > 1 else "·"
-    return [f"{interval.mean:+.2f}{mark}", limits, str(interval.n)]
+    limits = f"{interval.low:+z.2f} to {interval.high:+z.2f}" if interval.n > 1 else "·"
+    return [f"{interval.mean:+z.2f}{mark}", limits, str(interval.n)]
 
 
 def better_section(study: Study) -> str:
@@ -112,7 +112,7 @@ def transformers_section(study: Study, scale: str) -> str:
             ours, theirs = (study.values({**cell, "sparsity": sparsity, "method": one}) for one in ("ggr", "rigl"))
             if gap := list(difference(ours, theirs).values()):
                 interval = mean_interval(gap)
-                gaps.append(f"{name} at {100 * sparsity:g} %: {interval.mean:+.2f} points ({bounds(interval)})")
+                gaps.append(f"{name} at {100 * sparsity:g} %: {interval.mean:+z.2f} points ({bounds(interval)})")
     if not rows:
         return f"{title}\n{OUTSTANDING}"
     heads = ["network", "method", "sparsity", "accuracy [%]", "test loss", "seeds"]
@@ -144,7 +144,7 @@ def peer_section(path: Path) -> str:
         seconds = median(one["cpu_seconds_per_epoch"] for one in own.values())
         rows.append([arm, f"{fmean(values[arm].values()):.2f}", f"{seconds:.1f}", str(len(own))])
     intervals = {arm: mean_interval(list(difference(values[arm], values[theirs]).values())) for arm in ours}
-    gaps = [f"{arm} less {theirs}: {one.mean:+.2f} points ({bounds(one)})" for arm, one in intervals.items()]
+    gaps = [f"{arm} less {theirs}: {one.mean:+z.2f} points ({bounds(one)})" for arm, one in intervals.items()]
     table = markdown(["code", "accuracy [%]", "seconds per epoch", "seeds"], rows, 1)
     return "\n".join([title, about, *table, f"\n{'; '.join(gaps) or 'Ours is outstanding'}.\n"])
 

@@ -1,6 +1,7 @@
 """Many runs in one file, and a run repeated from it."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +95,21 @@ def test_a_run_repeated_from_its_line_gives_the_same_bits(folder, tmp_path, caps
     assert "the same numbers in all 3 epochs" in capsys.readouterr().out
     record = pick(read_runs(tmp_path / "runs.jsonl"), RUNS[0].id)
     other = replace(record, run=replace(record.run, seed=7))
-    assert any("loss of epoch 1 is" in one for one in repeat(other, Place()))
+    found = repeat(other, Place())
+    assert any("loss of epoch 1 is" in one for one in found)
+    assert any("of layer" in one for one in found)
+
+
+def test_a_repeated_run_that_differs_names_what_is_different_here(folder, tmp_path, capsys):
+    line = to_line(read_record(folder_of(folder, RUNS[0])))
+    line["metrics"]["loss"][0] += 1
+    line["result"]["environment"]["cpu"] = "Abacus"
+    (tmp_path / "elsewhere.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(SystemExit):
+        main(["repeat", str(tmp_path / "elsewhere.jsonl")])
+    error = capsys.readouterr().err
+    assert "loss of epoch 1 is" in error
+    assert re.search(r"Another machine may round differently: cpu is .* instead of Abacus\n$", error)
 
 
 def test_a_report_of_a_file(folder, tmp_path):

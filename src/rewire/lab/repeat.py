@@ -6,12 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rewire.lab.environment import environment
 from rewire.lab.results import Record, read_metrics
 from rewire.lab.run import Run
 from rewire.lab.training.train import train
 from rewire.lab.training.trainer import Place, Report
 
-COMPARED = ("loss", "accuracy", "test_loss", "nnz")  # of every epoch; seconds differ
+COMPARED = ("loss", "losses", "accuracy", "test_loss", "nnz")  # of every epoch; seconds differ
+SURROUNDINGS = ("torch", "cpu", "kernels", "threads")
+OUTCOMES = ("accuracy", "loss", "nnz", "explored", "flops")  # of the run, beside all of every layer
+
+
+def changed_surroundings(record: Record) -> list[str]:
+    """What is different here from where the run was carried out, and may change its last digits, as sentences."""
+    assert record.result is not None
+    then, now = record.result["environment"], environment("cpu")
+    return [
+        f"{name} is {now[name]} instead of {then.get(name)}" for name in SURROUNDINGS if then.get(name) != now[name]
+    ]
 
 
 def pick(records: Sequence[Record], key: str | None) -> Record:
@@ -46,9 +58,16 @@ def differences(record: Record, metrics: Sequence[dict[str, Any]], result: dict[
             for name in COMPARED
             if old.get(name) != new.get(name)
         ]
+    old_outcome, new_outcome = _outcome(record.result), _outcome(result)
     found += [
-        f"{name} is {result[name]} instead of {record.result[name]}"
-        for name in ("accuracy", "loss", "nnz")
-        if result[name] != record.result[name]
+        f"{name} is {new_outcome.get(name)} instead of {old_outcome.get(name)}"
+        for name in old_outcome | new_outcome
+        if old_outcome.get(name) != new_outcome.get(name)
     ]
     return found
+
+
+def _outcome(result: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a result, those of each layer under names of their own."""
+    layers = {f"{key} of layer {layer['name']}": value for layer in result["layers"] for key, value in layer.items()}
+    return {name: result.get(name) for name in OUTCOMES} | layers

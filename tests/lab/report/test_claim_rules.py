@@ -7,7 +7,7 @@ from tests.lab.made_up import record
 
 from rewire.lab.experiments.variants import STARVED_METHODS
 from rewire.lab.report import claim_rules as rules
-from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, NOT_CONFIRMED, Study
+from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, NOT_CONFIRMED, UNDECIDED, Study
 from rewire.lab.report.questions import LAYOUTS
 from rewire.lab.run import DENSE, Run
 
@@ -77,7 +77,7 @@ def test_f_empty_neurons_and_the_size_that_is_left():
         return {"layers": [layer]}
 
     found = judge(rules.f, by_method(60, 60, 60, 60), layers, emptiness=[UNIFORM], both=[])
-    assert (means(found), found.verdict) == ([3, 10.536], CONFIRMED)  # 100 ln(100 / 90)
+    assert (means(found), found.verdict) == ([3, 10], CONFIRMED)
 
 
 def test_g_dropping_from_each_layer_less_dropping_network_wide():
@@ -101,7 +101,20 @@ def test_h_set_less_ggr():
     ],
 )
 def test_i_who_fails(ggr, dsr, rigl, verdict):
-    assert judge(rules.i, by_method(ggr, dsr, rigl, 60), failing=[UNIFORM]).verdict == verdict
+    assert judge(rules.i, by_method(ggr, dsr, rigl, 60), failing=UNIFORM).verdict == verdict
+
+
+def test_i_is_undecided_without_runs_of_a_method():
+    runs = {run: value for run, value in by_method(60, 12, 10, 60).items() if run.method != "dsr"}
+    found = judge(rules.i, runs, failing=UNIFORM)
+    assert (len(found.effects), found.verdict) == (2, UNDECIDED)
+
+
+def test_i_intervals_of_shares_are_never_empty():
+    found = judge(rules.i, by_method(60, 12, (10, 60, 60), 60), failing=UNIFORM)
+    bounds = [(round(one.interval.low, 1), round(one.interval.high, 1)) for one in found.effects]
+    assert means(found) == [33.333, 100, 0]
+    assert bounds == [(0.8, 90.6), (29.2, 100), (0, 70.8)]  # of 1, 3 and 0 out of 3, by tables
 
 
 @pytest.mark.parametrize(("end", "share", "verdict"), [(82, 0.8, CONFIRMED), (28, 0.2, CONTRADICTED)])

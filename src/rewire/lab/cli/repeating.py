@@ -6,7 +6,7 @@ from rewire.lab.cli import arguments as cli
 from rewire.lab.cli.display import Display
 from rewire.lab.cli.terminal import console
 from rewire.lab.compact import read_runs
-from rewire.lab.repeat import pick
+from rewire.lab.repeat import changed_surroundings, pick
 from rewire.lab.repeat import repeat as train_again
 from rewire.lab.training.trainer import Place
 
@@ -21,7 +21,9 @@ def repeat(command: "cli.Repeat", words: str) -> None:
         display.listen(run, {"kind": "begin"})
         found = train_again(record, Place(data_dir=command.data_dir), lambda event: display.listen(run, event))
     if found:
-        raise ValueError("the repeated run differs: " + "; ".join(found[:5]))
+        reasons = changed_surroundings(record)
+        about = f". Another machine may round differently: {'; '.join(reasons)}" if reasons else ""
+        raise ValueError("the repeated run differs: " + "; ".join(found[:5]) + about)
     assert record.result is not None
     accuracy = record.result["accuracy"]
     console.print(f"the same numbers in all {run.epochs} epochs, accuracy {accuracy:.2%}", highlight=False)

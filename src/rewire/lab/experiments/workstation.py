@@ -1,7 +1,7 @@
-"""The scale ``workstation``: CIFAR-100 in about a day of one core, planned so that each claim of the paper has runs.
+"""The scale ``workstation``: CIFAR-100 in somewhat more than a day of one core, with runs for each claim of the paper.
 
 Every run sees 600,000 images: 12 epochs instead of the paper's 100, with its learning-rate schedule scaled. Weights are
-rewired four times an epoch (24 times in all, where the paper rewires 50 times), and the test set is evaluated three
+rewired four times an epoch (23 times in all, where the paper rewires 50 times), and the test set is evaluated three
 times. Networks have a quarter of the paper's channels and packed weights. MobileNetV2 has a stem with stride 2: with
 stride 1, its large activations take four times as long.
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rewire.lab.experiments.variants import STARVED_METHODS, starved_layer
 from rewire.lab.report.cells import failure_line
@@ -24,10 +25,12 @@ from rewire.lab.report.findings import (
 )
 from rewire.lab.report.looks import label_of
 from rewire.lab.report.questions import Layout
+from rewire.lab.report.statistics import in_percent, share_interval
 from rewire.lab.report.tables.table4 import EMPTINESS
 from rewire.lab.results import Record
 
 RIVALS = {"dsr": "DSR", "rigl": "RigL", "set": "SET"}
+FAILING = {"rigl": "RigL", "dsr": "DSR", "ggr": "GGR"}  # those that claim i is about
 SAME = 0.5  # points below which a difference counts as none
 CLOSED = 0.5  # the share of a starved layer's gap that has to close
 
@@ -133,7 +136,7 @@ def e(study: Study, layout: Layout) -> Answer:
         verdict = CONFIRMED
     else:
         verdict = CONTRADICTED if all(one.interval.low > 0 for one in best) else NOT_CONFIRMED
-    return Answer(raw.effects, raw.done, raw.planned, verdict, raw.details)
+    return replace(raw, verdict=verdict)
 
 
 def f(study: Study, layout: Layout) -> Answer:
@@ -142,26 +145,28 @@ def f(study: Study, layout: Layout) -> Answer:
     def empty(record: Record) -> float:
         return float(EMPTINESS["Empty neurons [%]"][1](record.result or {}) or 0)
 
-    def shrunk(record: Record) -> float:
-        """A logarithm, so that a difference is the percentage by which one network is smaller than the other."""
-        return -100 * math.log(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
+    def log_size(record: Record) -> float:
+        return math.log(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
 
-    def gap(cell: Cell, measure: Measure) -> BySeed:
+    def gap(cells: Sequence[Cell], measure: Measure) -> BySeed:
+        """The methods that move weights between layers less the others."""
         moving, in_place = (
-            mean_of([study.values(method(cell, name), measure) for name in pair])
+            mean_of([study.values(method(cell, name), measure) for cell in cells for name in pair])
             for pair in (("dsr", "ggr"), ("set", "rigl"))
         )
         return difference(moving, in_place)
 
-    effects, details = [], []
-    empties = "empty neurons: DSR and GGR less SET and RigL"
-    saved = "Params*: DSR and GGR smaller than SET and RigL by"
-    for title, measure, unit in ((empties, empty, "% of neurons"), (saved, shrunk, "%")):
-        effects.append(effect(title, mean_of([gap(cell, measure) for cell in layout.emptiness]), unit))
-        for cell in ({**network, "start": start} for network in layout.both for start in ("erk", "uniform")):
-            details.append(effect(f"{title}, {described(cell)}", gap(cell, measure), unit))
+    def both(cells: Sequence[Cell], where: str = "") -> list[Effect | None]:
+        smaller = {seed: 100 * (1 - math.exp(ratio)) for seed, ratio in gap(cells, log_size).items()}
+        return [
+            effect(f"empty neurons: DSR and GGR less SET and RigL{where}", gap(cells, empty), "% of neurons"),
+            effect(f"Params*: DSR and GGR smaller than SET and RigL{where}", smaller, "%"),
+        ]
+
+    single = [{**network, "start": start} for network in layout.both for start in ("erk", "uniform")]
+    details = [one for cell in single for one in both([cell], f", {described(cell)}")]
     cells = [method(cell, name) for cell in layout.emptiness for name in ("ggr", *RIVALS)]
-    return answer(study, cells, effects, details)
+    return answer(study, cells, both(layout.emptiness), details)
 
 
 def g(study: Study, layout: Layout) -> Answer:
@@ -183,31 +188,38 @@ def h(study: Study, layout: Layout) -> Answer:
 
 def i(study: Study, layout: Layout) -> Answer:
     """Who fails: the share of seeds below the failure line."""
+    raw = answer(study, [method(layout.failing, name) for name in FAILING], *_failures(study, layout))
+    if raw.verdict == UNDECIDED:
+        return raw
+    rigl, dsr, ggr = (one.interval.mean for one in raw.effects)
+    if ggr == 0 and rigl == dsr == 100:
+        verdict = CONFIRMED
+    else:
+        verdict = CONTRADICTED if ggr > min(rigl, dsr) or rigl == dsr == 0 else NOT_CONFIRMED
+    return replace(raw, verdict=verdict)
+
+
+def _failures(study: Study, layout: Layout) -> tuple[list[Effect | None], list[Effect | None]]:
+    """The shares of failed seeds that decide, and beside them accuracies and other networks."""
 
     def failed(record: Record) -> float:
         assert record.result is not None
-        return 100.0 * bool(record.result["accuracy"] < failure_line(record.result["classes"]))
+        return float(record.result["accuracy"] < failure_line(record.result["classes"]))
 
-    cells = [method(cell, name) for cell in layout.failing for name in ("rigl", "dsr", "ggr")]
-    effects: list[Effect | None] = []
-    verdicts = set()
-    for cell in layout.failing:
-        shares = {name: study.values(method(cell, name), failed) for name in ("rigl", "dsr", "ggr")}
-        label = {"ggr": "GGR", **RIVALS}
-        effects += [effect(f"failed seeds of {label[n]}, {described(cell)}", s, "%") for n, s in shares.items()]
-        effects += [
-            effect(f"accuracy of {label[n]}, {described(cell)}", study.values(method(cell, n)), "%") for n in shares
-        ]
-        means = [sum(values.values()) / max(len(values), 1) for values in shares.values()]
-        (*others, ours) = means
-        as_claimed = ours == 0 and min(others) == 100
-        opposite = ours > min(others) or max(others) == 0
-        verdicts.add(CONFIRMED if as_claimed else CONTRADICTED if opposite else NOT_CONFIRMED)
-    raw = answer(study, cells, effects)
-    if raw.verdict == UNDECIDED:
-        return raw
-    verdict = verdicts.pop() if len(verdicts) == 1 else NOT_CONFIRMED
-    return Answer(raw.effects, raw.done, raw.planned, verdict)
+    def share(cell: Cell, name: str) -> Effect | None:
+        values = study.values(method(cell, name), failed)
+        if not values:
+            return None
+        interval = in_percent(share_interval(round(sum(values.values())), len(values)))
+        return Effect(f"failed seeds of {FAILING[name]}, {described(cell)}", interval, "%")
+
+    def reached(cell: Cell, name: str) -> Effect | None:
+        return effect(f"accuracy of {FAILING[name]}, {described(cell)}", study.values(method(cell, name)), "%")
+
+    beside = [measure(cell, name) for cell in layout.failing_beside for measure in (share, reached) for name in FAILING]
+    return [share(layout.failing, name) for name in FAILING], [
+        reached(layout.failing, name) for name in FAILING
+    ] + beside
 
 
 def j(study: Study, layout: Layout) -> Answer:

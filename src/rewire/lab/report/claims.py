@@ -10,19 +10,25 @@ from rewire.lab.report.questions import Layout
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, the rule that decides it, and the function that applies the rule."""
+    """A statement, what the paper says of it, the rule that decides it, and the function that applies the rule."""
 
     key: str
     statement: str
+    paper: str
     rule: str
     judge: Callable[[Study, Layout], Answer]
 
 
-_ALL = "Confirmed if the 95 % intervals of all effects lie above zero, contradicted if one lies below."
+_ALL = (
+    "Confirmed if the 95 % intervals of all effects lie above zero, contradicted if one lies below, at a level that "
+    "allows for the number of effects (Bonferroni)."
+)
 CLAIMS = (
     Claim(
         "a",
         "From a uniform start at 97 and 99 %, GGR is above DSR, RigL and SET.",
+        "Means over networks and data sets at 97 %: GGR 63.83, DSR 63.30, RigL 60.36, SET 59.52; at 99 %: GGR 58.36, "
+        "SET 51.56, while DSR and RigL do not fit VGG16.",
         f"{_ALL} An effect is the difference averaged over networks; VGG16 at full width and 97 % is shown beside "
         "them.",
         rules.a,
@@ -30,13 +36,22 @@ CLAIMS = (
     Claim(
         "b",
         "GGR loses least between an ERK and a uniform start.",
+        'GGR is "less sensitive to unbalanced layer densities at initialization than previous work".',
         f"{_ALL} A loss is the accuracy from ERK less that from uniform.",
         rules.b,
     ),
-    Claim("c", "At 99 % from ERK, GGR leads by far on MobileNetV2.", _ALL, rules.c),
+    Claim(
+        "c",
+        "At 99 % from ERK, GGR leads by far on MobileNetV2.",
+        "On CIFAR-100: GGR 46.49, RigL 43.79, DSR 37.38, SET 25.75.",
+        f"{_ALL} Any lead counts, not only one by far.",
+        rules.c,
+    ),
     Claim(
         "d",
         "Growing half by gradient and half at random is steadier than either.",
+        "In GGR, growth by gradient alone and at random alone can fall behind each other by a large margin, while the "
+        "combination is always close to the best.",
         f"{_ALL} A shortfall is the distance to the best of the three growths in the same setting; the worst over "
         "settings counts.",
         rules.d,
@@ -44,30 +59,64 @@ CLAIMS = (
     Claim(
         "e",
         "In place, SET+RigL does not have that effect.",
+        "RigL is the best of the three in five of six columns of table 3, and SET in the sixth.",
         f"Confirmed if the mix's advantage over RigL, the better part, is below {rules.SAME} points with 95 % "
-        "confidence, contradicted if it is above zero everywhere.",
+        "confidence, contradicted if it is above zero everywhere. The other effects decide nothing.",
         rules.e,
     ),
-    Claim("f", "Methods that redistribute weights leave more empty neurons and smaller networks.", _ALL, rules.f),
-    Claim("g", "Removing the lowest weights network-wide hurts.", _ALL, rules.g),
-    Claim("h", "At 90 % from ERK, large networks prefer SET.", _ALL, rules.h),
+    Claim(
+        "f",
+        "Methods that redistribute weights leave more empty neurons and smaller networks.",
+        "A reading of table 4: VGG16 from ERK has 57.1 and 61.8 % empty neurons after DSR and GGR, 31.9 and 49.6 % "
+        "after SET and RigL; but RigL makes the smallest MobileNetV2.",
+        f"{_ALL} Decided at the sparsity that matches the paper's 97 %; where no method leaves a neuron empty, nothing "
+        "can be seen.",
+        rules.f,
+    ),
+    Claim(
+        "g",
+        "Removing the lowest weights network-wide hurts.",
+        'Early experiments showed "a minor advantage" of removing them from each layer.',
+        _ALL,
+        rules.g,
+    ),
+    Claim(
+        "h",
+        "At 90 % from ERK, large networks prefer SET.",
+        "SET is the first of four for VGG16 and ResNet-18 in table 1.",
+        f"{_ALL} SET is compared with GGR alone.",
+        rules.h,
+    ),
     Claim(
         "i",
         "VGG16 at 99 % from a uniform start: RigL and DSR fail, GGR does not.",
+        "On Tiny-ImageNet: RigL and DSR below 5 %, SET 45.34, GGR 52.30.",
         "Failing is an accuracy below 5 %. Confirmed if every seed of RigL and DSR fails and none of GGR; contradicted "
-        "if GGR fails more often than one of them, or if neither of them ever fails.",
+        "if GGR fails more often than one of them, or if neither of them ever fails. Decided at full width; quarter "
+        "width is shown beside it. Intervals of shares are Clopper and Pearson's.",
         rules.i,
     ),
     Claim(
         "j",
         "The largest gradients show which layers are too sparse.",
+        '"Very sparse layers that require more weights can get them quickly."',
         f"One layer starts with a tenth of its weights. Confirmed if GGR closes more than {rules.CLOSED:.0%} of the "
         "gap to what the layer has at the end of a training from a uniform start, with 95 % confidence; contradicted "
-        "if it closes less with as much confidence.",
+        "if it closes less with as much confidence. RigL, shown beside it, cannot move weights between layers.",
         rules.j,
     ),
-    Claim("k", "Sparse wide networks beat dense narrow ones with as many weights.", _ALL, rules.k),
+    Claim(
+        "k",
+        "Sparse wide networks beat dense narrow ones with as many weights.",
+        "Quoted from earlier work in the introduction.",
+        f"{_ALL} The weights are as many, not the cost: the section on costs has the multiply-adds of both.",
+        rules.k,
+    ),
 )
 OPEN_QUESTION = Claim(
-    "connected", "GGR's lead survives when every method gets a connected start.", _ALL, rules.survives
+    "connected",
+    "From connected starts, GGR is above DSR, RigL and SET.",
+    "It has no connected starts: do GGR's gains survive when every method gets one?",
+    _ALL,
+    rules.survives,
 )

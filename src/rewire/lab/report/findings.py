@@ -8,7 +8,7 @@ from typing import Any
 
 from rewire.lab.references import is_reference
 from rewire.lab.report.groups import without_unused
-from rewire.lab.report.statistics import Interval, mean_interval
+from rewire.lab.report.statistics import LEVEL, Interval, at_level, mean_interval
 from rewire.lab.results import Record
 from rewire.lab.run import Run
 
@@ -47,11 +47,13 @@ class Effect:
     above: float = 0.0
 
     @property
-    def verdict(self) -> str:
-        """Confirmed or contradicted if the whole interval is above or below the bound."""
-        if self.interval.low > self.above:
-            return CONFIRMED
-        return CONTRADICTED if self.interval.high < self.above else NOT_CONFIRMED
+    def confirms(self) -> bool:
+        """Whether the whole interval is above the bound."""
+        return self.interval.low > self.above
+
+    def contradicts(self, count: int) -> bool:
+        """Whether the interval is below the bound, at the level that allows for ``count`` effects."""
+        return at_level(self.interval, 1 - (1 - LEVEL) / count).high < self.above
 
 
 @dataclass(frozen=True)
@@ -138,17 +140,16 @@ def answer(
 ) -> Answer:
     """The verdict by the rule of all claims.
 
-    Confirmed if every effect is, contradicted if any effect is, and not confirmed otherwise; undecided while an effect
-    has fewer seeds than planned and than ``ENOUGH_SEEDS``.
+    Confirmed if every effect is above its bound, contradicted if any is below, at a level that allows for their number,
+    and not confirmed otherwise; undecided while an effect has fewer seeds than planned and than ``ENOUGH_SEEDS``.
     """
     done, planned = study.progress(cells)
     known = [one for one in effects if one is not None]
-    verdicts = {one.verdict for one in known}
     enough = done == planned or all(one.interval.n >= ENOUGH_SEEDS for one in known)
     if not planned or len(known) < len(effects) or not enough:
         verdict = UNDECIDED
-    elif CONTRADICTED in verdicts:
+    elif any(one.contradicts(len(known)) for one in known):
         verdict = CONTRADICTED
     else:
-        verdict = CONFIRMED if verdicts == {CONFIRMED} else NOT_CONFIRMED
+        verdict = CONFIRMED if all(one.confirms for one in known) else NOT_CONFIRMED
     return Answer(tuple(known), done, planned, verdict, tuple(one for one in details if one is not None))

@@ -27,7 +27,8 @@ class Layout:
     emptiness: Sequence[Cell]  # f
     drop: Sequence[Cell]  # g
     low: Sequence[Cell]  # h: many weights, from ERK
-    failing: Sequence[Cell]  # i: few weights, from a uniform start
+    failing: Cell  # i: few weights, from a uniform start
+    failing_beside: Sequence[Cell]  # i: shown beside it, without a part in the verdict
     starved: Sequence[Cell]  # j: networks and sparsities
     narrow: Sequence[tuple[Cell, Cell]]  # k: a sparse network, and a dense one
     connected: Sequence[Cell]  # the open question: cells with connected starts
@@ -73,7 +74,8 @@ LAYOUTS = {
         emptiness=starts(_MIDDLE),
         drop=starts(_HIGH),
         low=[network(ws.VGG, ws.LOW, start="erk")],
-        failing=[_FULL, {**_HIGH, "start": "uniform"}],
+        failing=_FULL,
+        failing_beside=[{**_HIGH, "start": "uniform"}],
         starved=[_HIGH, network(_SMALL, 0.97)],
         narrow=[(_ggr(ws.VGG, sparsity), _dense(ws.VGG, width)) for sparsity, width in NARROW.items()],
         connected=[network(run, ws.HIGH, start=start) for run in (ws.VGG, ws.MOBILENET) for start in CONNECTED],
@@ -87,7 +89,8 @@ LAYOUTS = {
         emptiness=starts(network(_MLP, 0.97)),
         drop=starts(network(_MLP, 0.97)),
         low=[network(_MLP, 0.9, start="erk")],
-        failing=[network(_MLP, 0.99, start="uniform")],
+        failing=network(_MLP, 0.99, start="uniform"),
+        failing_beside=[],
         starved=[network(_MLP, 0.97)],
         narrow=[(_ggr(_MLP, 0.9), _dense(_MLP, SMALL_WIDTH))],
         connected=[network(_MLP, 0.99, start=START)],

@@ -16,8 +16,6 @@ from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
 from rewire.lab.report.findings import (
-    CONFIRMED,
-    CONTRADICTED,
     Answer,
     Effect,
     Study,
@@ -33,7 +31,6 @@ from rewire.lab.run import Run
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
 IN_A_ROW = 3  # networks
 HOLLOW = "hollow: dense tensors (dense, masked)"
-COLOURS = {CONFIRMED: "#00795a", CONTRADICTED: "#c2410c"}  # anything else is drawn in ink
 
 
 def save_figures(answers: Sequence[tuple[Claim, Answer]], study: Study, folder: Path) -> list[str]:
@@ -107,7 +104,7 @@ def _complete_starts(cells: Mapping[tuple[str, str], list[float]]) -> dict[tuple
 
 @matplotlib.rc_context(STYLE)
 def claims_figure(answers: Sequence[tuple[Claim, Answer]]) -> Figure | None:
-    """The effects of all claims that are measured in points of accuracy, with their intervals."""
+    """The effects of all claims that are measured in points of accuracy; filled where the interval excludes zero."""
     rows = [(claim.key, one) for claim, answer in answers for one in answer.effects if _is_drawn(one)]
     if not rows:
         return None
@@ -115,9 +112,9 @@ def claims_figure(answers: Sequence[tuple[Claim, Answer]]) -> Figure | None:
     axes = figure.subplots()
     axes.axvline(0, color=GRID[0], linewidth=1.2)
     for place, (_, one) in enumerate(rows):
-        colour = COLOURS.get(one.verdict, INK[0])
-        axes.plot([one.interval.low, one.interval.high], [place, place], color=colour, linewidth=1.6)
-        axes.plot(one.interval.mean, place, "o", color=colour, markersize=5)
+        face = INK[0] if one.interval.excludes_zero else "white"
+        axes.plot([one.interval.low, one.interval.high], [place, place], color=INK[0], linewidth=1.6)
+        axes.plot(one.interval.mean, place, "o", color=INK[0], markersize=5, markerfacecolor=face)
     axes.set_yticks(range(len(rows)), [f"{key}  {one.name} (n = {one.interval.n})" for key, one in rows], fontsize=8.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("points of accuracy, 95 % interval over seeds")

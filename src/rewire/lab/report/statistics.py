@@ -6,7 +6,7 @@ differences vary less than the accuracies do.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -47,6 +47,38 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
+def at_level(interval: Interval, level: float) -> Interval:
+    """The t interval of the same values at another level, given the one at ``LEVEL``.
+
+    >>> values = [1.0, 2.0, 4.0]
+    >>> round(at_level(mean_interval(values), 0.99).low - mean_interval(values, 0.99).low, 9)
+    0.0
+    """
+    if interval.n < 2:
+        return interval
+    quantile, usual = (t_quantile((1 + one) / 2, interval.n - 1) for one in (level, LEVEL))
+    half = interval.half_width * quantile / usual
+    return Interval(interval.mean, interval.mean - half, interval.mean + half, interval.n)
+
+
+def share_interval(count: int, n: int, level: float = LEVEL) -> Interval:
+    """Clopper and Pearson's interval for the probability behind ``count`` of ``n``; it is never empty.
+
+    >>> interval = share_interval(0, 3)
+    >>> round(interval.low, 3), round(interval.high, 3)
+    (0.0, 0.708)
+    """
+    tail = (1 - level) / 2
+    low = _solve(lambda p: _incomplete_beta(p, count, n - count + 1), tail, 0, 1) if count else 0.0
+    high = _solve(lambda p: _incomplete_beta(p, count + 1, n - count), 1 - tail, 0, 1) if count < n else 1.0
+    return Interval(count / n, low, high, n)
+
+
+def in_percent(interval: Interval) -> Interval:
+    """The interval of a share, times a hundred."""
+    return Interval(100 * interval.mean, 100 * interval.low, 100 * interval.high, interval.n)
+
+
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Interval | None:
     """The t interval of ``ours - theirs``, over the seeds that both have; nothing if they share none.
 
@@ -70,19 +102,24 @@ def bootstrap_interval(values: Sequence[float], level: float = LEVEL, draws: int
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """The quantile of Student's t distribution, by bisection.
+    """The quantile of Student's t distribution.
 
     >>> round(t_quantile(0.975, 4), 4)
     2.7764
     """
     if probability < 0.5:
         return -t_quantile(1 - probability, degrees)
-    low, high = 0.0, 1.0
+    high = 1.0
     while t_cdf(high, degrees) < probability:
         high *= 2
+    return _solve(lambda t: t_cdf(t, degrees), probability, 0, high)
+
+
+def _solve(rising: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Where a rising function reaches a value, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
+        low, high = (middle, high) if rising(middle) < target else (low, middle)
     return (low + high) / 2
 
 

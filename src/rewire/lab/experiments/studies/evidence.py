@@ -47,12 +47,12 @@ def workstation() -> list[Run]:
         + table3(scale)
         + denser_vgg()
         + mobilenet()
+        + better(scale)
         + prefer_random()
         + full_vgg()
         + resnet()
         + connected.vgg()
         + vit
-        + better(scale)
         + connected.mobilenet()
         + dense_and_masked()
         + denser_full_vgg()

@@ -61,6 +61,14 @@ def test_the_rule_of_all_claims(ours, theirs, verdict):
     assert compared(study_of(ours, theirs)).verdict == verdict
 
 
+def test_a_contradiction_allows_for_the_number_of_effects():
+    study = study_of([0.50] * 4, [0.50] * 4)
+    low = effect("low", dict(enumerate([-1.0, -3.0, -3.0, -1.0])))  # t = 3.46; 3.18 at 95 %, 4.86 at 98.3 %
+    above = [effect(f"above {one}", dict.fromkeys(range(4), 1.0)) for one in range(2)]
+    assert answer(study, CELLS, [low]).verdict == CONTRADICTED
+    assert answer(study, CELLS, [low, *above]).verdict == NOT_CONFIRMED
+
+
 def test_an_effect_by_hand_and_what_is_outstanding():
     found = compared(study_of([0.60, 0.62, 0.64], [0.50, 0.50, 0.50, 0.50]))
     assert (found.done, found.planned) == (7, 8)

@@ -66,7 +66,7 @@ def accuracy_figure(study: Study) -> Figure | None:
             axes.plot([place, place], [interval.low, interval.high], color=colour, linewidth=1.6)
             axes.plot(place, interval.mean, "o", color=colour, markersize=6, markerfacecolor=_face(start, colour))
         axes.set_xticks(range(len(labels)), labels)
-        axes.set(title=title, xlim=(-0.5, len(labels) - 0.5))
+        axes.set(title=title.replace(", ", "\n"), xlim=(-0.5, len(labels) - 0.5))
         axes.grid(visible=False, axis="x")
     for axes in every:
         axes.set_axis_off()
@@ -150,6 +150,7 @@ def costs_figure(study: Study) -> Figure | None:
     left.set(xlabel="training multiply-adds [10¹²]", ylabel="accuracy [%]", xscale="log")
     right.set(xlabel=f"seconds of one core of {cpu}", xscale="log")
     for axes in (left, right):
+        axes.margins(x=0.12)  # room for the widths beside the dense points
         _plain_numbers(axes)
     figure.legend(handles=_legend(map(method_look, groups)), loc="outside upper center", ncols=5, fontsize=9)
     return figure

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.lab.made_up import ENVIRONMENT, record
 
+from rewire.lab.experiments.registry import runs_of
 from rewire.lab.experiments.studies import better
 from rewire.lab.report.findings import Study
 from rewire.lab.report.results_sections import better_section, costs_section
@@ -35,7 +36,7 @@ def test_a_change_of_ggr_on_digits_beside_the_same_change_on_cifar100():
         replace(better.BASE, **better.CHANGES[change]): 0.88,
         replace(better.BASE, fraction=0.2): 0.93,
         better.LARGE: 0.30,
-        replace(better.LARGE, **better.CHANGES[change]): 0.34,
+        replace(better.LARGE, **better.ON_LARGE[change]): 0.34,
     }
     reached = {replace(run, seed=seed): value + 0.01 * seed for run, value in arms.items() for seed in range(3)}
     study = Study([record(run, value) for run, value in reached.items()], reached)
@@ -45,5 +46,9 @@ def test_a_change_of_ggr_on_digits_beside_the_same_change_on_cifar100():
     assert "ERK start" not in rows  # not a run of it is done
 
 
-def test_changes_that_are_made_on_cifar100_are_changes():
+def test_changes_that_are_made_on_cifar100_are_changes_and_have_runs():
     assert set(better.ON_LARGE) <= set(better.CHANGES)
+    planned = set(runs_of("evidence", "workstation"))
+    for seed in range(3):
+        assert replace(better.LARGE, seed=seed) in planned
+        assert all(replace(better.LARGE, seed=seed, **change) in planned for change in better.ON_LARGE.values())

@@ -51,13 +51,13 @@ def better_section(study: Study) -> str:
         f"On the digits ({_setting(better.BASE)}), one setting changed at a time, less GGR as it is "
         f"({fmean(base.values()):.2f} % over {len(base)} seeds). Paired by seed, t intervals; * also excludes zero at "
         f"the level that allows for all {count} comparisons (Bonferroni). Some changes were made on CIFAR-100 too "
-        f"({_setting(large)}), in the same runs as those of claims b and d and of connected starts.\n"
+        f"({_setting(large)}); starts and shares there are the runs of claims b and d and of connected starts.\n"
     )
     rows = []
     for name, change in better.CHANGES.items():
         if gaps := _gaps(study, better.BASE, change):
             mark = "\\*" if mean_interval(gaps, 1 - 0.05 / count).excludes_zero else ""
-            large_gaps = _gaps(study, large, change) if name in better.ON_LARGE else []
+            large_gaps = _gaps(study, large, better.ON_LARGE[name]) if name in better.ON_LARGE else []
             beside = columns_of(mean_interval(large_gaps)) if large_gaps else ["·"] * 3
             rows.append([name, *columns_of(mean_interval(gaps), mark), *beside])
     heads = ["change", "on digits", "95 % interval", "seeds", "on CIFAR-100", "95 % interval", "seeds"]

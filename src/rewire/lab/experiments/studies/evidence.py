@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from rewire.lab.experiments.grid import NETWORKS, SEEDS, dense, methods, sparse
 from rewire.lab.experiments.registry import register
-from rewire.lab.experiments.studies import connected, equal_weights, transformers
-from rewire.lab.experiments.studies.better import better
+from rewire.lab.experiments.studies import better, connected, equal_weights, transformers
 from rewire.lab.experiments.studies.drop import drop
 from rewire.lab.experiments.studies.recovery import recovery, starved
 from rewire.lab.experiments.studies.table1 import (
@@ -47,7 +46,8 @@ def workstation() -> list[Run]:
         + table3(scale)
         + denser_vgg()
         + mobilenet()
-        + better(scale)
+        + better.better(scale)
+        + better.on_large()
         + prefer_random()
         + full_vgg()
         + resnet()

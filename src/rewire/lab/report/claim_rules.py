@@ -23,7 +23,7 @@ from rewire.lab.report.findings import (
     mean_of,
     regret,
 )
-from rewire.lab.report.looks import label_of
+from rewire.lab.report.looks import network_label
 from rewire.lab.report.questions import Layout
 from rewire.lab.report.statistics import in_percent, share_interval
 from rewire.lab.report.tables.table4 import EMPTINESS
@@ -42,9 +42,13 @@ def method(cell: Cell, name: str, **more: object) -> Cell:
 
 def ahead(study: Study, cells: Sequence[Cell], beside: Sequence[Cell] = ()) -> Answer:
     """GGR less each rival, averaged over cells; each cell is a detail, and so are those beside them."""
+
+    def lead(cell: Cell, rival: str) -> BySeed:
+        return difference(study.values(method(cell, "ggr")), study.values(method(cell, rival)))
+
     effects, details = [], []
     for name, label in RIVALS.items():
-        gaps = [difference(*(study.values(method(cell, one)) for one in ("ggr", name))) for cell in (*cells, *beside)]
+        gaps = [lead(cell, name) for cell in (*cells, *beside)]
         effects.append(effect(f"GGR less {label}", mean_of(gaps[: len(cells)])))
         for cell, gap in zip((*cells, *beside), gaps, strict=True):
             details.append(effect(f"GGR less {label}, {described(cell)}", gap))
@@ -54,9 +58,8 @@ def ahead(study: Study, cells: Sequence[Cell], beside: Sequence[Cell] = ()) -> A
 
 def described(cell: Cell) -> str:
     """A cell in words."""
-    width = f" x{cell['width']:g}" if cell.get("width", 1) != 1 else ""
     start = f" {cell['start']}" if "start" in cell else ""
-    return f"{label_of('model', cell['model'])}{width} {100 * cell['sparsity']:g} %{start}"
+    return f"{network_label(cell['model'], cell.get('width', 1))} {100 * cell['sparsity']:g} %{start}"
 
 
 def a(study: Study, layout: Layout) -> Answer:
@@ -156,17 +159,18 @@ def f(study: Study, layout: Layout) -> Answer:
         )
         return difference(moving, in_place)
 
-    def both(cells: Sequence[Cell], where: str = "") -> list[Effect | None]:
+    def effects(cells: Sequence[Cell], where: str = "") -> list[Effect | None]:
         smaller = {seed: 100 * (1 - math.exp(ratio)) for seed, ratio in gap(cells, log_size).items()}
         return [
             effect(f"empty neurons: DSR and GGR less SET and RigL{where}", gap(cells, empty), "% of neurons"),
             effect(f"Params*: DSR and GGR smaller than SET and RigL{where}", smaller, "%"),
         ]
 
-    single = [{**network, "start": start} for network in layout.both for start in ("erk", "uniform")]
-    details = [one for cell in single for one in both([cell], f", {described(cell)}")]
+    details: list[Effect | None] = []
+    for cell in ({**network, "start": start} for network in layout.both for start in ("erk", "uniform")):
+        details += effects([cell], f", {described(cell)}")
     cells = [method(cell, name) for cell in layout.emptiness for name in ("ggr", *RIVALS)]
-    return answer(study, cells, both(layout.emptiness), details)
+    return answer(study, cells, effects(layout.emptiness), details)
 
 
 def g(study: Study, layout: Layout) -> Answer:
@@ -191,7 +195,7 @@ def i(study: Study, layout: Layout) -> Answer:
     raw = answer(study, [method(layout.failing, name) for name in FAILING], *_failures(study, layout))
     if raw.verdict == UNDECIDED:
         return raw
-    rigl, dsr, ggr = (one.interval.mean for one in raw.effects)
+    rigl, dsr, ggr = (share.interval.mean for share in raw.effects)  # failed seeds in percent, in the order of FAILING
     if ggr == 0 and rigl == dsr == 100:
         verdict = CONFIRMED
     else:

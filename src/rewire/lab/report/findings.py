@@ -31,6 +31,11 @@ def cpu_seconds(record: Record) -> float:
     return sum(float(line.get("cpu_seconds", line["seconds"])) for line in record.metrics)
 
 
+def seconds_on(cpu: str, records: Iterable[Record]) -> list[float]:
+    """The seconds of the runs that one processor carried out."""
+    return [cpu_seconds(record) for record in records if cpu_of(record) == cpu]
+
+
 def cpu_of(record: Record) -> str:
     """The processor that a run was carried out on: seconds are compared on one processor only."""
     assert record.result is not None
@@ -144,12 +149,12 @@ def answer(
     and not confirmed otherwise; undecided while an effect has fewer seeds than planned and than ``ENOUGH_SEEDS``.
     """
     done, planned = study.progress(cells)
-    known = [one for one in effects if one is not None]
-    enough = done == planned or all(one.interval.n >= ENOUGH_SEEDS for one in known)
+    known = [found for found in effects if found is not None]
+    enough = done == planned or all(found.interval.n >= ENOUGH_SEEDS for found in known)
     if not planned or len(known) < len(effects) or not enough:
         verdict = UNDECIDED
-    elif any(one.contradicts(len(known)) for one in known):
+    elif any(found.contradicts(len(known)) for found in known):
         verdict = CONTRADICTED
     else:
-        verdict = CONFIRMED if all(one.confirms for one in known) else NOT_CONFIRMED
+        verdict = CONFIRMED if all(found.confirms for found in known) else NOT_CONFIRMED
     return Answer(tuple(known), done, planned, verdict, tuple(one for one in details if one is not None))

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from rewire.lab.references import file_label
-from rewire.lab.report.looks import label_of, labels_of_library, method_look, method_position, start_position
+from rewire.lab.report.looks import (
+    label_of,
+    labels_of_library,
+    method_look,
+    method_position,
+    network_label,
+    start_position,
+)
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
 
@@ -83,7 +90,7 @@ def entries(records: Iterable[Record]) -> list[Entry]:
         differing[key[:2]] |= {name for name in names if len({getattr(run, name) for run in group}) > 1}
     members: dict[Entry, list[Record]] = defaultdict(list)
     for run, record in runs.items():
-        network = label_of("model", run.model) + (f" x{run.width:g}" if run.width != 1 else "")
+        network = network_label(run.model, run.width)
         network += "".join(f", {name} {setting(run, name)}" for name in sorted(differing[run.data, run.model]))
         column = (run.sparsity, run.start)
         members[Entry(label_of("data", run.data), network, method_name(run), column, run.scope)].append(record)

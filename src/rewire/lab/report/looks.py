@@ -37,6 +37,15 @@ def label_of(role: str, name: str) -> str:
     return str(entry.label) if entry is not None else file_label(name)
 
 
+def network_label(model: str, width: float = 1.0) -> str:
+    """A network with its width, where that is not the full one.
+
+    >>> network_label("vgg16", 0.25), network_label("vgg16")
+    ('VGG16 x0.25', 'VGG16')
+    """
+    return label_of("model", model) + (f" x{width:g}" if width != 1 else "")
+
+
 def labels_of_library(role: str) -> set[str]:
     """The labels of everything that is registered."""
     if role == "method":

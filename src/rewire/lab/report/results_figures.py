@@ -15,15 +15,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
-from rewire.lab.report.findings import (
-    Answer,
-    Effect,
-    Study,
-    accuracy,
-    cpu_of,
-    cpu_seconds,
-)
-from rewire.lab.report.looks import label_of, look_of_label, method_look, method_position
+from rewire.lab.report.findings import Answer, Effect, Study, accuracy, seconds_on
+from rewire.lab.report.looks import look_of_label, method_look, method_position, network_label
 from rewire.lab.report.statistics import mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
 from rewire.lab.run import Run
@@ -90,8 +83,7 @@ def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
     panels: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, one in study.main_runs().items():
         if run.method in COMPARED and run.growth == Run.growth and run.scope == Run.scope and run.start in STARTS:
-            width = f" x{run.width:g}" if run.width != 1 else ""
-            title = f"{label_of('model', run.model)}{width}, {100 * run.sparsity:g} % sparse"
+            title = f"{network_label(run.model, run.width)}, {100 * run.sparsity:g} % sparse"
             panels[title][method_look(run).label, run.start].append(accuracy(one))
     return {title: shown for title, cells in panels.items() if (shown := _complete_starts(cells))}
 
@@ -142,7 +134,7 @@ def costs_figure(study: Study) -> Figure | None:
     left, right = figure.subplots(1, 2, sharey=True)
     for run, group in groups.items():
         macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
-        seconds = [cpu_seconds(one) for one in group if cpu_of(one) == cpu]
+        seconds = seconds_on(cpu, group)
         height = fmean(map(accuracy, group))
         _point(left, run, macs, height)
         if seconds:

@@ -45,7 +45,7 @@ SETTINGS = {
     "workstation": """\
 Every run on CIFAR-100 with a convolutional network sees 600,000 images: 12 epochs (the paper: 100) with the paper's
 learning-rate schedule scaled, the first of them warm-up, and 23 rewirings. The paper's VGG16 was trained on
-Tiny-ImageNet. Networks have a quarter of the paper's channels where nothing else is said.
+Tiny-ImageNet. Most networks have a quarter of the paper's channels (x0.25); those without a width have all of them.
 
 What makes a sparse network hard to train is the number of connections of a neuron: at quarter width, 96 % leaves a
 neuron in a hidden layer of VGG16 or ResNet-18 as many as 99 % does at full width, and 88 % as many as 97 %; the tables

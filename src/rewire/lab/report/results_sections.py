@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -11,9 +11,9 @@ from typing import Any
 from rewire.lab.experiments.studies import better
 from rewire.lab.experiments.studies.connected import START
 from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
-from rewire.lab.report.findings import BySeed, Study, accuracy, cpu_of, cpu_seconds, difference
+from rewire.lab.report.findings import BySeed, Study, accuracy, difference, seconds_on
 from rewire.lab.report.groups import without_unused
-from rewire.lab.report.looks import label_of, method_look
+from rewire.lab.report.looks import label_of, method_look, network_label
 from rewire.lab.report.statistics import Interval, mean_interval
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
@@ -46,19 +46,21 @@ def better_section(study: Study) -> str:
     title, base = "### What would make GGR better?\n", _values(study, better.BASE)
     if not base:
         return f"{title}\n{OUTSTANDING}"
-    count, large = len(better.CHANGES), better.LARGE
+    count, large_base = len(better.CHANGES), _values(study, better.LARGE)
     about = (
         f"On the digits ({_setting(better.BASE)}), one setting changed at a time, less GGR as it is "
         f"({fmean(base.values()):.2f} % over {len(base)} seeds). Paired by seed, t intervals; * also excludes zero at "
         f"the level that allows for all {count} comparisons (Bonferroni). Some changes were made on CIFAR-100 too "
-        f"({_setting(large)}); starts and shares there are the runs of claims b and d and of connected starts.\n"
+        f"({_setting(better.LARGE)}); starts and shares there are the runs of claims b and d and of connected starts.\n"
     )
     rows = []
     for name, change in better.CHANGES.items():
-        if gaps := _gaps(study, better.BASE, change):
+        if gaps := _gaps(study, replace(better.BASE, **change), base):
             mark = "\\*" if mean_interval(gaps, 1 - 0.05 / count).excludes_zero else ""
-            large_gaps = _gaps(study, large, better.ON_LARGE[name]) if name in better.ON_LARGE else []
-            beside = columns_of(mean_interval(large_gaps)) if large_gaps else ["·"] * 3
+            beside = ["·"] * 3
+            if name in better.ON_LARGE:
+                on_large = _gaps(study, replace(better.LARGE, **better.ON_LARGE[name]), large_base)
+                beside = columns_of(mean_interval(on_large)) if on_large else beside
             rows.append([name, *columns_of(mean_interval(gaps), mark), *beside])
     heads = ["change", "on digits", "95 % interval", "seeds", "on CIFAR-100", "95 % interval", "seeds"]
     lines = [title, about, *markdown(heads, rows, 1)]
@@ -68,13 +70,12 @@ def better_section(study: Study) -> str:
 
 def _setting(run: Run) -> str:
     """Network, sparsity and start in words."""
-    width = f" x{run.width:g}" if run.width != 1 else ""
-    return f"{label_of('model', run.model)}{width}, {100 * run.sparsity:g} %, {run.start} start"
+    return f"{network_label(run.model, run.width)}, {100 * run.sparsity:g} %, {run.start} start"
 
 
-def _gaps(study: Study, run: Run, change: Mapping[str, Any]) -> list[float]:
-    """What a change of a run gains, seed by seed."""
-    return list(difference(_values(study, replace(run, **change)), _values(study, run)).values())
+def _gaps(study: Study, run: Run, base: BySeed) -> list[float]:
+    """What exactly these settings gain over others, seed by seed."""
+    return list(difference(_values(study, run), base).values())
 
 
 def _rivals(study: Study) -> list[str]:
@@ -83,7 +84,7 @@ def _rivals(study: Study) -> list[str]:
         own = _values(study, replace(better.BASE, start=start))
         for name in better.RIVALS:
             run = replace(better.BASE, method=name, start=start)
-            if gaps := list(difference(_values(study, run), own).values()):
+            if gaps := _gaps(study, run, own):
                 rows.append([method_look(run).label, start_label(start), *columns_of(mean_interval(gaps))])
     return markdown(["rival", "start", "difference", "95 % interval", "seeds"], rows, 2)
 
@@ -179,10 +180,5 @@ def _cost(run: Run, group: Sequence[Record], cpus: Iterable[str]) -> list[str]:
         str(len(group)),
         f"{fmean(one['training'] * run.batch_size for one in flops) / 1e12:.1f}",
         f"{fmean(one['training_ratio'] for one in flops):.3f}",
-        *(_seconds([one for one in group if cpu_of(one) == cpu]) for cpu in cpus),
+        *(f"{fmean(seconds):.0f}" if (seconds := seconds_on(cpu, group)) else "·" for cpu in cpus),
     ]
-
-
-def _seconds(runs: Sequence[Record]) -> str:
-    """The mean of some runs on one processor; a dot without any."""
-    return f"{fmean(map(cpu_seconds, runs)):.0f}" if runs else "·"

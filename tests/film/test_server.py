@@ -102,10 +102,12 @@ def test_films_that_are_begun_later_are_listed_at_the_end(film, tmp_path):
     films.server_close()
 
 
-def test_a_taken_port_is_passed_over(film):
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_taken_port_is_passed_over(film, answers):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
+        if answers:
+            taken.listen()
         port = taken.getsockname()[1]
         films = Server([film[1]], port=port)
         assert films.server_address[1] != port

@@ -135,7 +135,7 @@ def read(path: Path) -> list[Event]:
         raise ValueError(f"{path} is not a film: its first line should say {FORMAT!r}. Record one with rewire.record")
     decoder = Decoder()
     try:
-        return [decoder.decode(*one) for one in _lines(data)]
+        return [decoder.decode(*line) for line in _lines(data)]
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

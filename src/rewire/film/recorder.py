@@ -53,7 +53,7 @@ class Recorder:
 
     def _whole_layers(self, positions: Sequence[Tensor]) -> list[Positions]:
         """Sorted positions of whole layers: those of a sharded model are collected from all ranks."""
-        return [one.sort().values.cpu().numpy() for one in self._rewirer.store.ranks.join(positions)]
+        return [tensor.sort().values.cpu().numpy() for tensor in self._rewirer.store.ranks.join(positions)]
 
     def _open(self, events: Sequence[Event]) -> BinaryIO:
         """A film that begins with these events, opened to append to it."""
@@ -74,7 +74,7 @@ class Recorder:
             return []
         try:
             events = [event for event in read(path) if event.get("step", 0) <= step]
-            if events and topology_after(events) == [one.tolist() for one in active]:
+            if events and topology_after(events) == [positions.tolist() for positions in active]:
                 return events
             reason = (
                 f"does not lead to the topology at step {step}: rewirings are missing, or it is of another training"

@@ -1,9 +1,9 @@
 """``rewire watch``: a page, for this machine alone, that follows films as they are written. It writes nothing."""
 
 import base64
+import errno
 import json
 import os
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -129,10 +129,26 @@ class Server(ThreadingHTTPServer):
     """Serves films to this machine alone. ``folder``: where films of runs that begin later are looked for."""
 
     daemon_threads = True
+    allow_reuse_port = False  # Two servers on one port would share its requests.
 
     def __init__(self, films: Sequence[Path], port: int = PORT, folder: Path | None = None) -> None:
         self.films, self._folder = list(films), folder
-        super().__init__((HOST, _free_port(port)), Handler)
+        self._listen_from(port)
+
+    def _listen_from(self, first: int) -> None:
+        """Listen on the first port from here on that can be had."""
+        if not 0 < first < PORTS:
+            raise ValueError(f"--port {first} must be between 1 and {PORTS - 1}")
+        end = min(first + TRIES, PORTS)
+        for port in range(first, end):
+            try:
+                # Asking before whether a port is free does not help: others may take it in between.
+                super().__init__((HOST, port), Handler)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise OSError(f"ports {first} to {end - 1} of {HOST} are all taken: give another one with --port")
 
     def find_new_films(self) -> list[Path]:
         """All films, those that were begun since the last look at the end, so that the others keep their numbers."""
@@ -147,24 +163,10 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
 
-def _free_port(first: int) -> int:
-    """The first port from here on that nobody uses."""
-    if not 0 < first < PORTS:
-        raise ValueError(f"--port {first} must be between 1 and {PORTS - 1}")
-    end = min(first + TRIES, PORTS)
-    for port in range(first, end):
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) != 0:
-                return port
-    raise OSError(f"ports {first} to {end - 1} of {HOST} are all taken: give another one with --port")
-
-
 def _films_below(folder: Path) -> list[Path]:
     """The films of the runs in a folder and in the folders in it, such as runs/train/NAME below runs."""
-    found = {
-        path.parent for depth in range(1, DEPTH + 1) for name in NAMES for path in folder.glob("*/" * depth + name)
-    }
-    return [film for run in sorted(found) if (film := film_in(run)) is not None]
+    runs = {path.parent for depth in range(1, DEPTH + 1) for name in NAMES for path in folder.glob("*/" * depth + name)}
+    return [film for run in sorted(runs) if (film := film_in(run)) is not None]
 
 
 def titles(films: Sequence[Path]) -> list[str]:

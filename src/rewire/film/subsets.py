@@ -86,10 +86,10 @@ class BitReader:
 
     def _ones(self, count: int, within: int) -> Positions:
         """Where the next ones are, counted from here."""
-        found = np.flatnonzero(self._bits[self._at : self._at + within])[:count]
-        if len(found) < count:
+        positions = np.flatnonzero(self._bits[self._at : self._at + within])[:count]
+        if len(positions) < count:
             raise ValueError("the bits end too early: the film is damaged")
-        return found
+        return positions
 
     def _take(self, count: int) -> Bits:
         bits = self._bits[self._at : self._at + count]

@@ -30,7 +30,7 @@ check: $(VENV)/dev $(VENV)/browser
 # A torch from PyPI for Linux brings gigabytes of CUDA packages; PIP_EXTRA_INDEX_URL may name an index with CPU builds.
 # Tests that import packages of the other extras are left out.
 COMPAT := build/compat
-COMPAT_TESTS := tests/test_torch.py tests/test_attach.py tests/test_methods.py tests/test_newer_methods.py tests/test_your_own.py \
+COMPAT_TESTS := tests/test_torch.py tests/test_torch_hooks.py tests/test_attach.py tests/test_methods.py tests/test_newer_methods.py tests/test_your_own.py \
     tests/core tests/parts tests/model tests/kernels tests/stores tests/nn tests/rewirer tests/loops tests/golden \
     tests/inference tests/shrinking tests/io tests/analysis tests/compatibility
 EXTRAS := transformers|lightning|onnx|onnxruntime|ray|tensorboard|accelerate

@@ -16,7 +16,9 @@ def nearest(name: object, known: Iterable[str]) -> str:
     ''
     """
     typed, names = str(name).lower(), list(known)
-    close = difflib.get_close_matches(typed, names, n=1) or [one for one in names if len(typed) > 2 and typed in one]
+    close = difflib.get_close_matches(typed, names, n=1) or [
+        candidate for candidate in names if len(typed) > 2 and typed in candidate
+    ]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -83,8 +83,8 @@ class _MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
         def look_up(name: str) -> Any:
             for home in homes:
-                if hasattr(found := importlib.import_module(home), name):
-                    return getattr(found, name)
+                if hasattr(home_module := importlib.import_module(home), name):
+                    return getattr(home_module, name)
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
         module.__dict__["__getattr__"] = look_up

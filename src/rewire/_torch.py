@@ -1,13 +1,15 @@
 """Every use of a private name of torch; ``tests/test_torch.py`` notices if torch changes one of them."""
 
 import functools
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 # Base classes that torch does not export, for isinstance.
 CONVOLUTION = nn.modules.conv._ConvNd
@@ -64,10 +66,14 @@ def has_forward_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def has_own_hooks(module: nn.Module) -> bool:
+    """Whether a hook of this module sees what goes in or comes out, or its gradient."""
+    return has_forward_hooks(module) or bool(module._backward_hooks or module._backward_pre_hooks)
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether a hook of this module, or one for all modules, sees what goes in or comes out, or its gradient."""
-    backward = module._backward_hooks or module._backward_pre_hooks
-    return has_forward_hooks(module) or bool(backward) or any(GLOBAL_HOOKS)
+    return has_own_hooks(module) or any(GLOBAL_HOOKS)
 
 
 def forward_pre_hooks(module: nn.Module) -> dict[Any, Any]:
@@ -96,6 +102,25 @@ def version(tensor: Tensor) -> tuple[int, int]:
 def write_count(tensor: Tensor) -> int:
     """How often a tensor was written to in place; -1 for one made in inference mode, where torch does not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def call_first(parameter: nn.Parameter, handle: RemovableHandle) -> None:
+    """Let a hook of ``Tensor.register_hook`` see the gradient before all other hooks that are there now change it."""
+    hooks: dict[int, Any] = parameter._backward_hooks  # type: ignore[assignment]
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)
+
+
+def call_with_output_gradient(y: Tensor, function: Callable[[Tensor], None]) -> None:
+    """Call a function with the gradient of ``y`` as its operation gets it: after all hooks of ``y``.
+
+    Code that is compiled cannot have such hooks; there, hooks that ``y`` gets later come later.
+    """
+    node = None if torch.compiler.is_compiling() else y.grad_fn
+    if node is None:
+        y.register_hook(function)
+    else:
+        node.register_prehook(lambda grads: None if grads[0] is None else function(grads[0]))
 
 
 # The methods of a layer that compute its output.
@@ -161,6 +186,24 @@ def local_shard(tensor: Tensor) -> Tensor:
 def inside_compiled(model: nn.Module) -> nn.Module | None:
     """The module that ``torch.compile`` wrapped, if this is such a wrapper."""
     return model._modules.get("_orig_mod")
+
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def never_compiled(hook: Hook) -> Hook:
+    """A hook that runs as it is where ``torch.compile`` traces the code that calls it, such as ``optimizer.step``."""
+    uncompiled: Hook = torch.compiler.disable(hook)
+    return uncompiled
+
+
+def calling_frames(depth: int) -> Iterator[FrameType]:
+    """The frames on the stack from the ``depth``-th caller on, without those of functions that disable compilation."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if not str(frame.f_globals.get("__name__")).startswith("torch._dynamo."):
+            yield frame
+        frame = frame.f_back
 
 
 def is_traced() -> bool:

@@ -11,6 +11,7 @@ from rewire._lookup import choose
 from rewire._torch import parameters_of
 from rewire.core.layer import Context
 from rewire.core.method import Method, Rewiring, density_bounds, first_positions
+from rewire.core.validate import check_density
 from rewire.distributed.dtensor import whole
 from rewire.distributed.handshake import (
     Fingerprint,
@@ -78,7 +79,7 @@ def sparsify(
     weights, left_out = find_layers(model, include, exclude)
     masked = names_matching("keep_masked", keep_masked, model) if keep_masked is not None else set()
     _refuse_unfit(kind, method, weights, masked, optimizers)
-    fingerprint = Fingerprint.of(method, seed, kind, [one.spec for one in weights])
+    fingerprint = Fingerprint.of(method, seed, kind, [weight.spec for weight in weights])
     peers = _agreeing_peers(wrapped, weights, fingerprint, process_group)
     context = _start_context(model, weights, seed)
     active = _first_positions(method, weights, context, peers)
@@ -101,7 +102,9 @@ def _refuse_unfit(
     """Raise for what the method, the store and the optimizers cannot do with these weights; ``masked``: kept masked."""
     refuse_missing_signals(kind, method)
     refuse_unfit_weights(method, weights, optimizers)
-    kind.refuse_optimizers(optimizers, {one.spec.name: one.parameter for one in weights if one.spec.name not in masked})
+    kind.refuse_optimizers(
+        optimizers, {weight.spec.name: weight.parameter for weight in weights if weight.spec.name not in masked}
+    )
 
 
 def _average_over(
@@ -117,7 +120,7 @@ def _agreeing_peers(
     wrapped: nn.Module, weights: Sequence[SelectedWeight], fingerprint: Fingerprint, group: "ProcessGroup | None"
 ) -> Peers:
     """The ranks that share these weights, if there are any; raises on all of them if they do not agree."""
-    parameters, names = [one.parameter for one in weights], [one.spec.name for one in weights]
+    parameters, names = [weight.parameter for weight in weights], [weight.spec.name for weight in weights]
     if group is not None:
         peers = given_peers(group, wrapped, parameters, names)
         peers.verify_agreement(fingerprint)
@@ -134,14 +137,14 @@ def _agreeing_peers(
 
 def _start_context(model: nn.Module, weights: Sequence[SelectedWeight], seed: int) -> Context:
     """What a start may read."""
-    parameters = [one.parameter for one in weights]
+    parameters = [weight.parameter for weight in weights]
     return Context(seed=seed, model=model, parameters=parameters, weights=_Weights(weights))
 
 
 def _first_positions(method: Method, weights: Sequence[SelectedWeight], context: Context, peers: Peers) -> list[Tensor]:
     """Where the weights of each layer are at first."""
-    specs = [one.spec for one in weights]
-    n, density = _budget(method, weights), method.density(0)
+    specs = [weight.spec for weight in weights]
+    n, density = _budget(method, weights), check_density(method.density, 0)
     if method.constraint is not None:
         n = start_budget(method.constraint, method.start, specs, density, n, context)
     active = first_positions(method, specs, n, context)
@@ -149,7 +152,9 @@ def _first_positions(method: Method, weights: Sequence[SelectedWeight], context:
         active = fit_start(method.constraint, method.start, active, specs, density, context)
     # A start may have read another batch, or other weights, on each rank; one that is random alone depends on the seed.
     if peers.copies and not getattr(method.start, "is_random", False):
-        peers.verify_topology(0, [one.spec.name for one in weights], [checksum(positions) for positions in active])
+        peers.verify_topology(
+            0, [weight.spec.name for weight in weights], [checksum(positions) for positions in active]
+        )
     return active
 
 
@@ -168,15 +173,16 @@ class _Weights(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> list[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
         if isinstance(index, slice):
-            return [whole(one.parameter.detach()) for one in self._weights[index]]
+            return [whole(weight.parameter.detach()) for weight in self._weights[index]]
         return whole(self._weights[index].parameter.detach())
 
 
 def _budget(method: Method, weights: Sequence[SelectedWeight]) -> int:
     """How many weights the network starts with; there must be one for every layer even at the end."""
-    total = sum(one.spec.numel for one in weights)
-    lowest = min(density_bounds(method.density))
-    first, fewest = (round(density * total) for density in (method.density(0), lowest))
+    total = sum(weight.spec.numel for weight in weights)
+    at_first = check_density(method.density, 0)
+    lowest = min(*density_bounds(method.density), at_first)
+    first, fewest = (round(density * total) for density in (at_first, lowest))
     if fewest < len(weights):
         raise ValueError(
             f"density {lowest} leaves {fewest} weights for {len(weights)} layers ({total} weights when "
@@ -215,10 +221,10 @@ def _warn_if_thrown_away(
     active: Sequence[Tensor],
 ) -> None:
     """Warn if a random start keeps only a part of what seems to be a trained network."""
-    kept, total = sum(map(len, active)), sum(one.spec.numel for one in weights)
+    kept, total = sum(map(len, active)), sum(weight.spec.numel for weight in weights)
     if not getattr(method.start, "is_random", False) or init is not None or kept == total:
         return
-    if looks_trained(model) or any(optimizers.have_trained(one.parameter) for one in weights):
+    if looks_trained(model) or any(optimizers.have_trained(weight.parameter) for weight in weights):
         warnings.warn(
             f"the model seems to be trained, and start={method.start!r} keeps {kept / total:.0%} of its weights "
             "at random: start='magnitude' keeps the largest instead, start='nonzero' those that are not zero. If the "
@@ -229,7 +235,7 @@ def _warn_if_thrown_away(
 
 def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Sequence[Tensor]) -> bool:
     """Warn if no signal can pass; ``True`` if the topology cannot tell and the first gradient has to."""
-    wired = {id(one.parameter): (one.spec, positions) for one, positions in zip(weights, active, strict=True)}
+    wired = {id(weight.parameter): (weight.spec, positions) for weight, positions in zip(weights, active, strict=True)}
     modules = [module for module in model.modules() if is_conv_or_linear(module)]
     wiring = {m: wired[id(w)] for m in modules if id(w := parameters_of(m).get("weight")) in wired}
     cut = cut_layers(model, wiring)

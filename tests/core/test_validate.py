@@ -129,6 +129,7 @@ class GrowsIn:
         (tensor([1, 7]), "for one: position 7 is not one of the layer's, 0 to 5"),
         (tensor([1, 4]), "for one: there is a weight at position 4 already$"),
         (None, "for one: expected a one-dimensional int64 tensor, not None"),
+        (tensor([1, 3], device="meta"), "for one: expected positions, not a tensor of int64 .* on the meta device"),
     ],
 )
 def test_wrong_growths(positions, sentence):
@@ -151,6 +152,8 @@ def test_growth_where_a_weight_was_just_dropped():
         (torch.zeros(3), r"must return a tensor of 2 values for one, not a tensor of float32 and shape \(3,\)"),
         (0.0, "must return a tensor of 2 values for one, not 0.0"),
         (tensor([0.0, float("nan")]), "returns values for one that are not finite"),
+        (torch.zeros(2, dtype=torch.complex64), "must return real values for one, whose weights are float64, not a"),
+        (torch.zeros(2, device="meta"), "must return real values for one, .* on the meta device"),
     ],
 )
 def test_wrong_births(values, sentence):
@@ -165,6 +168,8 @@ def test_wrong_births(values, sentence):
         ([tensor([1, 0]), tensor([3])], "for one: positions must be sorted and distinct, but 0 comes after 1"),
         ([tensor([0, 1]), tensor([], dtype=torch.int64)], "places no weight in two: every layer needs at least one"),
         ([tensor([0, 1]), tensor([0, 1])], r"must place 3 weights, but places 4: \[2, 2\]"),
+        (None, "for one: expected 2 tensors, one for each layer, not None"),
+        ([tensor([0]), tensor([0], device="meta")], "for two: expected positions, not a tensor .* on the meta device"),
     ],
 )
 def test_wrong_starts(answer, sentence):

@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import rewire
 from rewire.analysis.scale import rewiring_ddp
+from rewire.distributed.group import Group
+from rewire.distributed.handshake import Fingerprint, Peers
 
 
 def build(method="ggr", store="masked", seed=5, model=None, **options):
@@ -179,6 +181,21 @@ def differences():
     static, optimizer, rewirer = build("static", store="packed")  # nothing is ever resized: this is right
     step(static, optimizer, 0)
     return told, [layer.parameter.detach().clone() for layer in rewirer.layers]
+
+
+def some_ranks():
+    """What a group without rank 0 is told whose members have different seeds."""
+    group = dist.new_group([1, 2])
+    if dist.get_rank() == 0:
+        return None
+    peers = Peers(copies=[Group(group, torch.device("cpu"))])
+    fingerprint = Fingerprint("ggr", True, dist.get_rank(), "masked", True, {}, 0)
+    return refusal(lambda: peers.verify_agreement(fingerprint))
+
+
+def test_ranks_are_named_by_their_number_in_the_run(tmp_path):
+    for message in run(some_ranks, 3, tmp_path / "ranks")[1:]:
+        assert "do not agree on the seed: rank 1 has 1, rank 2 has 2" in message
 
 
 def test_ranks_that_differ_are_told_so_on_every_rank(tmp_path):

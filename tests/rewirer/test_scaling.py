@@ -36,6 +36,16 @@ def test_learning_rates_by_density(store):
     rewirer.check()
 
 
+def test_groups_of_named_parameters_keep_the_names_of_their_own():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.5))
+    (groups,) = density_groups(rewirer)
+    names = [["0.bias", "1.weight", "1.bias", "2.bias"], ["0.weight"], ["2.weight"]]
+    assert [group["param_names"] for group in groups] == names
+    assert all(len(group["params"]) == len(group["param_names"]) for group in groups)
+
+
 @pytest.mark.parametrize("store", ["masked", "packed"])
 def test_weights_by_density(store):
     _, _, rewirer = small(store)

@@ -64,13 +64,11 @@ def grown(make, age, stream="constant", store="masked", before=1.0):
 
 
 def give(rewirer, dense):
-    """Set a gradient, dense or of the weights that exist; a packed layer records none without a backward pass."""
+    """Set a gradient; a packed layer records none without a backward pass."""
     layer = rewirer.layers[0]
-    if layer.parameter.dim() == 1:
-        layer.parameter.grad = dense.flatten()[layer.active()].clone()
-        if layer.module.backward_record is not None:  # an input of one-hot vectors: the output gradient is the weight's
-            one_hot = torch.eye(SHAPE[1], dtype=dense.dtype)
-            layer.module.backward_record.pairs = [(one_hot[:, :, None, None], dense.t()[:, :, None, None])]
+    if layer.parameter.dim() == 1:  # an input of one-hot vectors: the output gradient is the weight's
+        layer.parameter.grad = None
+        layer.module(torch.eye(SHAPE[1], dtype=dense.dtype)).backward(dense.t())
     else:
         layer.parameter.grad = dense.clone()
 

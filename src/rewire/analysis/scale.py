@@ -98,8 +98,10 @@ def rewiring_fsdp(
     calls += structure_collectives(method, layers, specs, ranks, fraction)
     sent = Traffic()
     for call in calls:
-        one = _gather(call, ranks) if isinstance(call, Gather) else _select(call, ranks, _itemsize(call, method, dtype))
-        sent += one * call.times
+        traffic = (
+            _gather(call, ranks) if isinstance(call, Gather) else _select(call, ranks, _itemsize(call, method, dtype))
+        )
+        sent += traffic * call.times
     return sent
 
 

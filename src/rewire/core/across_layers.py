@@ -53,7 +53,7 @@ def exact_means(magnitudes: Sequence[Tensor], counts: Sequence[int], ranks: Rank
     >>> exact_means([torch.tensor([1.0, 2.0, 6.0])], [3], ALONE)
     [3.0]
     """
-    maxima = [float(one.max()) if len(one) else 0.0 for one in magnitudes]
+    maxima = [float(values.max()) if len(values) else 0.0 for values in magnitudes]
     exponents = [math.frexp(maximum)[1] if maximum else EXPONENT_OF_ZERO for maximum in maxima]
     shared_exponents = [max(column) for column in zip(*ranks.gather(exponents), strict=True)]
     shifts = [62 - count.bit_length() - exponent for count, exponent in zip(counts, shared_exponents, strict=True)]

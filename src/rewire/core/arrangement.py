@@ -80,11 +80,11 @@ class Arrangement:
     def returned(self, edits: Sequence[Edit]) -> list[Edit]:
         """What each rank has to edit of its own shards."""
         moved = [i for i, layer in enumerate(self.layers) if isinstance(layer, WholeLayer)]
-        lists = [one for i in moved for one in (edits[i].drop, edits[i].grow, _as_integers(edits[i].value))]
+        lists = [numbers for i in moved for numbers in (edits[i].drop, edits[i].grow, _as_integers(edits[i].value))]
         joined = self._ranks.join(lists) if moved else []
         result = list(edits)
         for at, i in enumerate(moved):
-            drop, grow, value = (one.to(edits[i].drop.device) for one in joined[3 * at : 3 * at + 3])
+            drop, grow, value = (numbers.to(edits[i].drop.device) for numbers in joined[3 * at : 3 * at + 3])
             span = self._held[i].span
             mine = _part(grow, span)
             values = _as_floats(value, edits[i].value.dtype)
@@ -108,10 +108,10 @@ def arrange(
     if ranks is ALONE or (constraint is None and not whole_layers):
         return Arrangement(layers, layers, ranks)
     cut = [constraint is not None and not constraint.tiles(spec_of(layer)).fits(layer.span) for layer in layers]
-    rows = ranks.gather([int(whole_layers or one) for one in cut])
+    rows = ranks.gather([int(whole_layers or is_cut) for is_cut in cut])
     of_active = sorted({*active_signals, Signal.WEIGHT}, key=repr)
     of_inactive = sorted(
-        (one for one in ranked_signals if basic_signals([one]) & {Signal.GRAD, Signal.MOMENTUM}), key=repr
+        (signal for signal in ranked_signals if basic_signals([signal]) & {Signal.GRAD, Signal.MOMENTUM}), key=repr
     )
     arranged: list[Layer] = []
     for index, (layer, column) in enumerate(zip(layers, zip(*rows, strict=True), strict=True)):

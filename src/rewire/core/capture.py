@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from rewire.core.layer import Context, Layer, numel
-from rewire.core.method import Method, budget, drop_count
+from rewire.core.method import Method, budget, drop_count, due_fraction
 from rewire.core.protocols import RanksTheNetwork, Samples
 from rewire.core.ranks import ALONE
 from rewire.core.validate import check_counts
@@ -17,10 +17,11 @@ def capture(method: Method, layers: Sequence[Layer], ctx: Context) -> list[Captu
 
     Called just before the step. Copies the largest inactive gradients, no more of them than parts can ask for.
     """
+    due = due_fraction(method, layers, ctx.step)
     views = [Captured(layer, method.signals) for layer in layers]
     # Under a constraint, the largest may be where nothing can be grown; a layer that another rank rewires goes there.
     if method.constraint is not None or (method.needs_whole_layers and ctx.ranks is not ALONE):
-        for view in views if method.schedule(ctx.step) is not None else ():
+        for view in views if due is not None else ():
             for signal in method.captured_signals:
                 view.store_all(signal)
         return views
@@ -66,5 +67,7 @@ def _limits(method: Method, layers: Sequence[Layer], n: int, rise: int) -> tuple
     )
     if rise:
         return lost, [sum(lost) + rise] * len(layers)
-    room = [numel(one) - one.nnz + (k if method.regrow_dropped else 0) for one, k in zip(layers, lost, strict=True)]
+    room = [
+        numel(layer) - layer.nnz + (k if method.regrow_dropped else 0) for layer, k in zip(layers, lost, strict=True)
+    ]
     return lost, check_counts(f"`most` of allocate={method.allocate!r}", method.allocate.most(lost, room), layers)

@@ -10,6 +10,7 @@ from rewire.core.topology import ScoredPositions, topk_mask
 
 TILE = {"cpu": 1 << 16}  # elements: a tile and its scratch stay in a core's cache
 ELSEWHERE = 1 << 24  # on an accelerator every tile costs a synchronisation, so they are larger
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the size of an element in bytes
 
 
 def take(tensor: Tensor, positions: Tensor) -> Tensor:
@@ -86,8 +87,8 @@ def top_where_inactive(dense: Tensor, mask: Tensor, k: int, floor: float = 0.0) 
     Memory: O(k + one tile).
     """
     guess = max(floor, _guess(dense, k))
-    found = top_of_tiles(tiles(dense, mask), k, guess, dense)
-    return found if len(found) >= k or guess <= floor else top_of_tiles(tiles(dense, mask), k, floor, dense)
+    top = top_of_tiles(tiles(dense, mask), k, guess, dense)
+    return top if len(top) >= k or guess <= floor else top_of_tiles(tiles(dense, mask), k, floor, dense)
 
 
 def _guess(dense: Tensor, k: int, samples: int = 1 << 15) -> float:
@@ -158,9 +159,9 @@ def _largest_candidates(tile: Tensor, used: Tensor, k: int, floor: float) -> Sco
     """The candidates of a tile; without a floor, a number of the largest, the ``k`` largest among them."""
     guess = 0.0 if floor > 0 else _guess(tile, k)
     if guess > 0:
-        found = _candidates(tile, used, guess)
-        if len(found) >= k:
-            return found
+        candidates = _candidates(tile, used, guess)
+        if len(candidates) >= k:
+            return candidates
     return _candidates(tile, used, floor)
 
 
@@ -174,3 +175,8 @@ def _candidates(tile: Tensor, used: Tensor, floor: float) -> ScoredPositions:
     size = tile.abs()
     free = (size >= floor if floor > 0 else size > 0) & ~used
     return ScoredPositions(size[free], free.nonzero().squeeze(1))
+
+
+def zero_off(mask: Tensor, dense: Tensor) -> None:
+    """Zero a tensor in place where the mask is off. Never by multiplying: NaN times zero is NaN."""
+    torch.where(mask, dense, torch.zeros((), dtype=dense.dtype, device=dense.device), out=dense)

@@ -58,16 +58,16 @@ def settle_even(
     layers, cuts = [after[i] for i in rewired], [tiles[i] for i in rewired]
     totals = [after[i].nnz + counts[i] for i in rewired]
     live = _live_tiles(layers, cuts, totals, least_salient, signals, ranks)
-    alive = total(ranks, (int(one.sum()) for one in live))
-    rounds = whole_rounds(totals, alive, [one.size for one in cuts])
+    alive = total(ranks, (int(marks.sum()) for marks in live))
+    rounds = whole_rounds(totals, alive, [cut.size for cut in cuts])
     limits = [k * marks.long() for k, marks in zip(rounds, live, strict=True)]
     trimmed = _without_excess(layers, cuts, limits, ranks)
-    growing = [k * count - one.nnz for k, count, one in zip(rounds, alive, trimmed, strict=True)]
+    growing = [k * count - layer.nnz for k, count, layer in zip(rounds, alive, trimmed, strict=True)]
     views = limited(trimmed, cuts, limits, ranks)
     crowded = [view.room < k for view, k in zip(views, growing, strict=True)]
     if any(crowded):  # almost dense: there is no other place than where they were
-        for one, regrow in zip(trimmed, crowded, strict=True):
-            one.regrow |= regrow
+        for layer, regrow in zip(trimmed, crowded, strict=True):
+            layer.regrow |= regrow
         views = limited(trimmed, cuts, limits, ranks)
     settled, grown = list(after), [0] * len(after)
     for i, view, k in zip(rewired, views, growing, strict=True):

@@ -18,7 +18,9 @@ from rewire.core.validate import (
     check_allocation,
     check_birth,
     check_constraint,
+    check_density,
     check_drop,
+    check_fraction,
     check_growth,
     check_members,
     check_start,
@@ -140,7 +142,7 @@ class Method:
 
         In the same order on all ranks.
         """
-        return sorted((one for one in self.ranked_signals if Signal.GRAD in basic_signals([one])), key=repr)
+        return sorted((signal for signal in self.ranked_signals if Signal.GRAD in basic_signals([signal])), key=repr)
 
 
 def refuse_density(value: object) -> None:
@@ -165,18 +167,37 @@ def meets_budget(method: Method, layers: Sequence[Layer], step: int) -> bool:
         sum(count // size for count, size in zip(counted, sizes, strict=True))
         for counted in (map(numel, layers), (layer.nnz for layer in layers))
     )
-    missing = round(method.density(step) * units) - existing
+    missing = round(check_density(method.density, step) * units) - existing
     return missing >= 0 if method.constraint is not None and method.constraint.even else missing == 0
 
 
 def budget(method: Method, layers: Sequence[Layer], step: int) -> int:
     """How many weights the network has at a step."""
-    return round(method.density(step) * sum(numel(layer) for layer in layers))
+    return round(check_density(method.density, step) * sum(numel(layer) for layer in layers))
+
+
+def due_fraction(method: Method, layers: Sequence[Layer], step: int) -> float | None:
+    """The fraction of the weights to move at a step, ``None`` if no rewiring is due; raises for a wrong density too.
+
+    A wrong schedule or density is refused before anything is planned: a drop down to no weights cannot be undone.
+    """
+    fraction = check_fraction(method.schedule, step)
+    if fraction is None:
+        return None
+    density, sizes = check_density(method.density, step), unit_sizes(method.constraint, layers)
+    units = sum(numel(layer) // size for layer, size in zip(layers, sizes, strict=True))
+    if round(density * units) < len(layers):
+        what = "weights" if set(sizes) == {1} else "tiles"
+        raise ValueError(
+            f"density={method.density!r} returns {density} at step {step}, which leaves {round(density * units)} "
+            f"{what} for {len(layers)} layers: every layer needs at least one"
+        )
+    return fraction
 
 
 def drop_count(method: Method, layers: Sequence[Layer], ctx: Context) -> int | None:
     """How many weights to drop at this step: those above the budget of a falling density, and the fraction to move."""
-    fraction = method.schedule(ctx.step)
+    fraction = check_fraction(method.schedule, ctx.step)
     if fraction is None:
         return None
     nnz, target = sum(layer.nnz for layer in layers), budget(method, layers, ctx.step)
@@ -195,18 +216,18 @@ def plan_rewiring(method: Method, layers: Sequence[Layer], ctx: Context) -> list
     After the edits the network has ``budget(method, layers, ctx.step)`` weights, exactly. What parts return is checked,
     so that a mistake raises before anything is changed.
     """
-    if method.schedule(ctx.step) is None:
+    if due_fraction(method, layers, ctx.step) is None:
         return None
     arrangement = arrange(
         layers, ctx.ranks, method.constraint, method.needs_whole_layers, method.signals, method.ranked_signals
     )
     structure = Structure(method.constraint, arrangement.layers, ctx.ranks)
-    held, layers = layers, structure.views(arrangement.layers)
+    originals, layers = layers, structure.views(arrangement.layers)
     n = drop_count(method, layers, ctx)
     assert n is not None
     target = budget(method, layers, ctx.step)
     if n == 0 and target <= sum(layer.nnz for layer in layers):
-        return [no_edit(layer) for layer in held]
+        return [no_edit(layer) for layer in originals]
     dropped, lost = _plan_drop(method, layers, n, ctx)
     after = structure.limited(_edited(layers, dropped, lost, method.regrow_dropped))
     missing = _missing(method, after, target)

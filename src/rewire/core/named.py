@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from rewire.core.method import Method
@@ -43,7 +44,7 @@ class NamedMethod:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.function)
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Any]:
         """The options that the function takes, with their defaults; ``inspect.Parameter.empty`` for a required one."""
         return {name: parameter.default for name, parameter in self.__signature__.parameters.items()}

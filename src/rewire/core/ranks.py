@@ -49,7 +49,7 @@ class Alone:
 
     def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """The ``k`` largest entries of each list."""
-        return [one.largest(k) for one, k in zip(tops, ks, strict=True)]
+        return [top.largest(k) for top, k in zip(tops, ks, strict=True)]
 
     def merge(
         self, tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None

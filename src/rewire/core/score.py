@@ -108,13 +108,15 @@ def check_score(score: ScoreLike) -> None:
 
 def basic_signals(signals: Iterable[AnySignal]) -> frozenset[Signal]:
     """The signals themselves, and those that the scores among them read."""
-    return frozenset(basic for one in signals for basic in ((one,) if isinstance(one, Signal) else one.reads))
+    return frozenset(
+        basic for signal in signals for basic in ((signal,) if isinstance(signal, Signal) else signal.reads)
+    )
 
 
 def momentum_decay(signals: Iterable[AnySignal]) -> float:
     """The decay of the one running average of the gradient that a method can have."""
-    reading = [one for one in signals if Signal.MOMENTUM in basic_signals([one])]
-    decays = {getattr(one, "decay", None) or MOMENTUM_DECAY for one in reading}
+    reading = [signal for signal in signals if Signal.MOMENTUM in basic_signals([signal])]
+    decays = {getattr(signal, "decay", None) or MOMENTUM_DECAY for signal in reading}
     if len(decays) > 1:
         raise ValueError(
             f"one running average of the gradient is kept, and {', '.join(sorted(map(repr, reading)))} ask for "

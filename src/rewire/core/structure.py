@@ -86,11 +86,11 @@ class Structure:
         """Raise, on all ranks, if a tile got more weights than it may have."""
         if self.constraint is None or self.constraint.whole:
             return
-        sentences = [self._overfull(part, positions, one) for positions, one in zip(grown, after, strict=True)]
+        sentences = [self._overfull(part, positions, layer) for positions, layer in zip(grown, after, strict=True)]
         rows = self.ranks.gather([int(sentence is not None) for sentence in sentences])
-        for one, sentence, column in zip(after, sentences, zip(*rows, strict=True), strict=True):
+        for layer, sentence, column in zip(after, sentences, zip(*rows, strict=True), strict=True):
             if any(column):
-                elsewhere = f"grow={part!r} puts too many weights into a tile of {one.name} on another rank"
+                elsewhere = f"grow={part!r} puts too many weights into a tile of {layer.name} on another rank"
                 raise ValueError(sentence or elsewhere)
 
     def _overfull(self, part: object, grown: Tensor, layer: Edited) -> str | None:

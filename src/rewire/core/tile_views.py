@@ -105,7 +105,7 @@ def limited(
     after: Sequence[Edited], tiles: Sequence[Tiles], limits: Sequence[Tensor], ranks: Ranks
 ) -> list[LimitedEdited]:
     """Layers after the drop, with limits for their tiles, and with the room that they have on all ranks together."""
-    views = [LimitedEdited(*one) for one in zip(after, tiles, limits, strict=True)]
-    for view, capacity in zip(views, total(ranks, (one.total_capacity for one in views)), strict=True):
+    views = [LimitedEdited(*arguments) for arguments in zip(after, tiles, limits, strict=True)]
+    for view, capacity in zip(views, total(ranks, (layer.total_capacity for layer in views)), strict=True):
         view.total_capacity = capacity
     return views

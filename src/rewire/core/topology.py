@@ -102,7 +102,7 @@ def merge(tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | Non
         return list(tops)
     divisors = scales or [1.0] * len(tops)
     masks = joint_topk_masks([t.values if s == 1.0 else t.values / s for t, s in zip(tops, divisors, strict=True)], k)
-    return [one.where(mask) for one, mask in zip(tops, masks, strict=True)]
+    return [top.where(mask) for top, mask in zip(tops, masks, strict=True)]
 
 
 def insert(few: Tensor, many: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ sends ``-1`` in place of a count. The checks of ``k`` positions take O(k log nnz
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from numbers import Real
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
 from rewire.core.layer import Layer, LayerSpec, droppable
-from rewire.core.protocols import Allocate, Birth, Drop, Grow, Start
+from rewire.core.protocols import Allocate, Birth, Curve, Drop, Grow, Schedule, Start
 from rewire.core.ranks import ALONE, Ranks
 from rewire.core.score import ScoreLike, Signal, check_score
 from rewire.core.topology import contains
@@ -58,6 +59,35 @@ def check_constraint(constraint: object) -> None:
     for member in ("tiles", "whole", "limit", "even", "least_salient", "signals"):
         if not hasattr(constraint, member):
             raise TypeError(f"constraint={constraint!r} has no `{member}`: see rewire.core.structure.Constraint")
+
+
+def check_fraction(schedule: Schedule, step: int) -> float | None:
+    """The fraction of the weights to move at a step, if it is a share, or ``None`` if there is no rewiring."""
+    fraction: object = schedule(step)
+    if fraction is None:
+        return None
+    if not _is_share(fraction):
+        raise ValueError(
+            f"schedule={schedule!r} must return the fraction of the weights to move, a number in [0, 1], or None, but "
+            f"returns {fraction!r} at step {step}"
+        )
+    return float(fraction)
+
+
+def check_density(curve: Curve, step: int) -> float:
+    """The density at a step, if it is a share of weights that can exist."""
+    density: object = curve(step)
+    if not _is_share(density) or density == 0:
+        raise ValueError(
+            f"density={curve!r} must return the share of weights that exist, a number in (0, 1], but returns "
+            f"{density!r} at step {step}"
+        )
+    return float(density)
+
+
+def _is_share(value: object) -> TypeGuard[float]:
+    """Whether a value is a number in [0, 1]; those of NumPy are."""
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) <= 1
 
 
 def check_drop(part: Drop, dropped: Sequence[Tensor], layers: Sequence[Layer], n: int, ranks: Ranks) -> list[int]:
@@ -114,14 +144,27 @@ def check_growth(
 
 
 def check_birth(part: Birth, values: Sequence[Tensor], after: Sequence[Edited], counts: Sequence[int]) -> None:
-    """Raise unless there is a finite value for each grown weight."""
+    """Raise unless there is a value for each grown weight that is finite once it has the dtype of the weights."""
     for layer, count, born in zip(after, counts, values, strict=True):
         if not isinstance(born, Tensor) or born.shape != (count,):
             raise ValueError(
                 f"birth={part!r} must return a tensor of {count} values for {layer.name}, not {_described(born)}"
             )
-        if not bool(born.isfinite().all()):
-            raise ValueError(f"birth={part!r} returns values for {layer.name} that are not finite")
+        dtype = _weight_dtype(layer)
+        if born.is_meta or (born.is_complex() and not dtype.is_complex):
+            raise ValueError(
+                f"birth={part!r} must return real values for {layer.name}, whose weights are "
+                f"{_short(dtype)}, not {_described(born)}"
+            )
+        if not bool(born.to(dtype).isfinite().all()):
+            raise ValueError(f"birth={part!r} returns values for {layer.name} that are not finite as {_short(dtype)}")
+
+
+def _weight_dtype(layer: Layer) -> torch.dtype:
+    """The dtype of a layer's weights: a view may compute its signals in a wider one."""
+    while (base := getattr(layer, "base", None)) is not None:
+        layer = base
+    return layer.read(Signal.WEIGHT).dtype
 
 
 def check_start(part: Start, positions: Sequence[Tensor], specs: Sequence[LayerSpec], n: int) -> list[Tensor]:
@@ -148,9 +191,13 @@ def _checked(
     if not isinstance(lists, Sequence) or len(lists) != len(layers):
         what = f"{len(lists)} lists" if isinstance(lists, Sequence) else _described(lists)
         problems: list[str | None] = [f"expected {len(layers)} tensors, one for each layer, not {what}"] * len(layers)
+        lists = ()
     else:
-        problems = [_type_problem(one) or problem(one, layer) for one, layer in zip(lists, layers, strict=True)]
-    counts = [-1 if sentence else len(one) for one, sentence in zip(lists, problems, strict=False)]
+        problems = [
+            _type_problem(positions) or problem(positions, layer)
+            for positions, layer in zip(lists, layers, strict=True)
+        ]
+    counts = [-1 if sentence else len(positions) for positions, sentence in zip(lists, problems, strict=False)]
     rows = ranks.gather(counts + [-1] * (len(layers) - len(counts)))
     for layer, sentence in zip(layers, problems, strict=True):
         if sentence:
@@ -164,7 +211,7 @@ def _checked(
 
 def _type_problem(positions: object) -> str | None:
     if isinstance(positions, Tensor) and positions.dtype == torch.int64 and positions.dim() == 1:
-        return None
+        return f"expected positions, not {_described(positions)}" if positions.is_meta else None
     return f"expected a one-dimensional int64 tensor, not {_described(positions)}"
 
 
@@ -209,5 +256,10 @@ def _free_problem(positions: Tensor, layer: Edited) -> str | None:
 
 def _described(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"a tensor of {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
+        device = " on the meta device, which holds no values" if value.is_meta else ""
+        return f"a tensor of {_short(value.dtype)} and shape {tuple(value.shape)}{device}"
     return repr(value)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -127,7 +127,8 @@ class Captured:
         """The gradient and the sign as they were before the step; everything else as it is now."""
         if not isinstance(signal, Signal):
             return read_score(self, signal)
-        return self._copies[signal] if signal in self._copies else self.base.read(signal)
+        # A part may write into what it reads, and the parts after it read the same.
+        return self._copies[signal].clone() if signal in self._copies else self.base.read(signal)
 
     def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
         """The ``k`` inactive positions of largest ``|signal|``; for gradients, as they were before the step."""

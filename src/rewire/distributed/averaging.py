@@ -48,7 +48,7 @@ class GradientAverager:
         for index, parameter in enumerate(self._weights):
             hook = parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._accumulated(at))
             self._hooks.append(hook)
-        ours = {id(one) for one in parameters}
+        ours = {id(parameter) for parameter in parameters}
         for other in others:
             if id(other) not in ours and other.requires_grad:
                 self._hooks.append(other.register_post_accumulate_grad_hook(self._other_accumulated))
@@ -81,10 +81,10 @@ class GradientAverager:
     def _sends(self) -> bool:
         """Whether this pass averages gradients: not under ``no_sync``."""
         if self._wrappers is None:
-            found = ddp_around(self._weights)
-            for wrapper in found:
+            wrappers = ddp_around(self._weights)
+            for wrapper in wrappers:
                 _refuse_reduced_twice(wrapper, self._weights)
-            self._wrappers = [weakref.ref(wrapper) for wrapper in found]
+            self._wrappers = [weakref.ref(wrapper) for wrapper in wrappers]
         alive = [ref() for ref in self._wrappers]
         return all(wrapper is None or wrapper.require_backward_grad_sync for wrapper in alive)
 
@@ -92,8 +92,8 @@ class GradientAverager:
     def _start(self, bucket: Sequence[int]) -> None:
         """Start to average the gradients of a bucket, and how many ranks have one."""
         parameters = [self._weights[index] for index in bucket]
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-        exist = grads[0].new_tensor([float(one.grad is not None) for one in parameters])
+        grads = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters]
+        exist = grads[0].new_tensor([float(parameter.grad is not None) for parameter in parameters])
         flat = torch.cat([*(grad.reshape(-1) for grad in grads), exist]).div_(self.group.size)
         self._started.append((flat, self.group.start_sum(flat)))
 
@@ -106,7 +106,7 @@ class GradientAverager:
             if work is not None:
                 work.wait()
             parameters = [self._weights[index] for index in bucket]
-            *means, exist = flat.split([*(one.numel() for one in parameters), len(bucket)])
+            *means, exist = flat.split([*(parameter.numel() for parameter in parameters), len(bucket)])
             for parameter, mean, share in zip(parameters, means, exist.tolist(), strict=True):
                 if parameter.grad is not None:
                     parameter.grad.copy_(mean.view_as(parameter))
@@ -135,7 +135,7 @@ def divide(parameters: Sequence[Tensor]) -> list[list[int]]:
 
 def _refuse_reduced_twice(wrapper: DistributedDataParallel, parameters: Sequence[nn.Parameter]) -> None:
     reduced = reduced_by_ddp(wrapper)
-    if any(id(one) in reduced for one in parameters):
+    if any(id(parameter) in reduced for parameter in parameters):
         raise RuntimeError(
             "DDP averages the packed weights too: it learns which weights to leave out from the module that was given "
             "to sparsify. Wrap that module itself, after sparsify, not one that contains it"

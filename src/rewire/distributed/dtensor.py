@@ -64,10 +64,10 @@ def shard_like(shard: Tensor, tensor: Any) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     stride = torch.empty(tensor.shape, device="meta").stride()
-    made: Tensor = DTensor.from_local(
+    dtensor: Tensor = DTensor.from_local(
         shard, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=stride
     )
-    return made
+    return dtensor
 
 
 def copy_into(target: Tensor, source: Tensor, positions: range) -> None:

@@ -62,12 +62,12 @@ class Group:
         everyone = mine.new_empty(self.size, len(mine))
         dist.all_gather(list(everyone.unbind()), mine, group=self._group)
         self.traffic += Traffic(1, gathered(len(mine), self.size))
-        found: list[list[int]] = everyone.tolist()
-        return found
+        rows: list[list[int]] = everyone.tolist()
+        return rows
 
     def join(self, lists: Sequence[Tensor]) -> list[Tensor]:
         """Each list of int64 numbers followed by those of the other ranks, in the order of the ranks."""
-        lengths = self.gather([len(one) for one in lists])
+        lengths = self.gather([len(numbers) for numbers in lists])
         if not lists or self.size == 1:
             return list(lists)
         mine = torch.cat(list(lists)).to(self._device)

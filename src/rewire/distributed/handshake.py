@@ -60,7 +60,7 @@ class Fingerprint:
         cls, method: Method, seed: int, store: "Storage | type[Any]", specs: Iterable[NamedShape], step: int = 0
     ) -> "Fingerprint":
         """Of this process."""
-        shapes = {one.name: tuple(one.shape) for one in specs}
+        shapes = {spec.name: tuple(spec.shape) for spec in specs}
         return cls(repr(method), method.rewires, seed, store.name, store.spans_ranks, shapes, step)
 
 
@@ -88,17 +88,18 @@ class Peers:
 
     def verify_agreement(self, fingerprint: Fingerprint) -> None:
         """Raise on every rank if their fingerprints differ."""
-        everyone: list[Any] = [asdict(fingerprint)]
+        everyone: list[Any] = [(dist.get_rank() if self.exist else 0, asdict(fingerprint))]
         for group in [*([] if self.shards is None else [self.shards.group]), *self.copies]:
             everyone = list(itertools.chain.from_iterable(group.exchange(everyone)))
-        for what, first in everyone[0].items():
-            other = next((rank for rank, one in enumerate(everyone) if one[what] != first), None)
-            if other is not None:
-                raise RuntimeError(
-                    f"the ranks do not agree on the {what}: rank 0 has {first}, rank {other} has "
-                    f"{everyone[other][what]}. Call sparsify with the same arguments on every rank, and load the same "
-                    "checkpoint"
-                )
+        (first_rank, first), *others = sorted(everyone, key=lambda entry: int(entry[0]))
+        for what, expected in first.items():
+            for rank, fields in others:
+                if fields[what] != expected:
+                    raise RuntimeError(
+                        f"the ranks do not agree on the {what}: rank {first_rank} has {expected}, rank {rank} has "
+                        f"{fields[what]}. Call sparsify with the same arguments on every rank, and load the same "
+                        "checkpoint"
+                    )
 
     def verify_topology(self, step: int, names: Sequence[str], checksums: Sequence[int]) -> None:
         """Raise on every rank, naming the layers, if their copies have different topologies; step 0 is the start."""
@@ -135,14 +136,14 @@ def find_peers(
             "FullyShardedDataParallel flattens weights of several layers into one: use its successor, "
             "torch.distributed.fsdp.fully_shard"
         )
-    sharded = [name for one, name in zip(parameters, names, strict=True) if is_sharded(one)]
+    sharded = [name for parameter, name in zip(parameters, names, strict=True) if is_sharded(parameter)]
     if sharded:
         if len(sharded) < len(parameters):
             whole = next(name for name in names if name not in sharded)
             raise ValueError(f"{sharded[0]} is sharded and {whole} is not: call fully_shard on the whole model too")
         return _sharded(parameters, names)
-    given = _ddp(model)
-    wrappers = [given] if given is not None else ddp_around(parameters) if search else []
+    ddp_model = _ddp(model)
+    wrappers = [ddp_model] if ddp_model is not None else ddp_around(parameters) if search else []
     for wrapper in wrappers:
         leave_masks_alone(wrapper)
     return Peers(copies=[Group(wrappers[-1].process_group, parameters[0].device)] if wrappers else [])
@@ -159,7 +160,7 @@ def given_peers(
             "process_group was given together with a model that DDP has wrapped: give sparsify the model itself, "
             "build the optimizer from its parameters, and wrap it in DDP after sparsify"
         )
-    sharded = next((name for one, name in zip(parameters, names, strict=True) if is_sharded(one)), None)
+    sharded = next((name for parameter, name in zip(parameters, names, strict=True) if is_sharded(parameter)), None)
     if sharded is not None:
         raise ValueError(f"process_group names ranks with copies of the model, but {sharded} is sharded: leave it out")
     return Peers(copies=[Group(group, parameters[0].device)])
@@ -168,7 +169,7 @@ def given_peers(
 def _sharded(parameters: Sequence[Any], names: Sequence[str]) -> Peers:
     if parameters[0].is_meta:
         raise ValueError(f"{names[0]} has no memory yet: call model.to_empty and initialise it, then sparsify")
-    layouts = [sharded_by_rows(one, name) for one, name in zip(parameters, names, strict=True)]
+    layouts = [sharded_by_rows(parameter, name) for parameter, name in zip(parameters, names, strict=True)]
     mesh, dim = layouts[0]
     other = next((name for name, layout in zip(names, layouts, strict=True) if layout != layouts[0]), None)
     if other is not None:
@@ -187,13 +188,13 @@ def _ddp(model: nn.Module | None) -> DistributedDataParallel | None:
 
 def ddp_around(parameters: Iterable[nn.Parameter]) -> list[DistributedDataParallel]:
     """The wrappers that reduce the gradients of these parameters. They keep no list: the garbage collector is asked."""
-    ours = {id(one) for one in parameters}
+    ours = {id(parameter) for parameter in parameters}
     # issubclass would take many times longer
-    wrappers = [one for one in gc.get_objects() if DistributedDataParallel in type(one).__mro__]
-    inside = [wrapped_by_ddp(one) for one in wrappers]
+    wrappers = [candidate for candidate in gc.get_objects() if DistributedDataParallel in type(candidate).__mro__]
+    inside = [wrapped_by_ddp(wrapper) for wrapper in wrappers]
     return [
-        one
-        for one, model in zip(wrappers, inside, strict=True)
+        wrapper
+        for wrapper, model in zip(wrappers, inside, strict=True)
         if model is not None and any(id(parameter) in ours for parameter in model.parameters())
     ]
 
@@ -208,9 +209,9 @@ def leave_out_of_ddp(model: nn.Module, sparse: Sequence[nn.Parameter], resized: 
     """Let DDP, which wraps the model later, ignore weights that change their size, and the topology of all layers."""
     ignored = set()
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if any(parameter is one for one in sparse):
+        if any(parameter is weight for weight in sparse):
             ignored.add(mask_name(name))
-        if any(parameter is one for one in resized):
+        if any(parameter is weight for weight in resized):
             ignored |= {name, name.removesuffix("weight") + POSITIONS}
     ignore_in_ddp(model, ignored)
 

@@ -41,19 +41,19 @@ class Shards:
     def largest(self, tops: Sequence[ScoredPositions], ks: Sequence[int]) -> list[ScoredPositions]:
         """Of each list, joined over the ranks, the part of its ``k`` largest that this process holds."""
         if not any(ks):
-            return [one.largest(0) for one in tops]
-        near = [one.largest(k) for one, k in zip(tops, ks, strict=True)]  # no other can be among them
-        return self._select(near, [one.values for one in near], list(range(len(tops))), ks)
+            return [top.largest(0) for top in tops]
+        near = [top.largest(k) for top, k in zip(tops, ks, strict=True)]  # no other can be among them
+        return self._select(near, [top.values for top in near], list(range(len(tops))), ks)
 
     def merge(
         self, tops: Sequence[ScoredPositions], k: int, scales: Sequence[float] | None = None
     ) -> list[ScoredPositions]:
         """The part of the ``k`` largest of all lists of all ranks that this process holds."""
         if k <= 0:
-            return [one.largest(0) for one in tops]
+            return [top.largest(0) for top in tops]
         near = merge(tops, k, scales)
         factors = scales or [1.0] * len(near)
-        scaled = [one.values if s == 1.0 else one.values / s for one, s in zip(near, factors, strict=True)]
+        scaled = [top.values if s == 1.0 else top.values / s for top, s in zip(near, factors, strict=True)]
         return self._select(near, scaled, [0] * len(near), [k])
 
     def _select(
@@ -61,17 +61,17 @@ class Shards:
     ) -> list[ScoredPositions]:
         """Keep the winners of each contest; ``contest`` says in which one a list takes part."""
         keys, bits = _keys(values)
-        lengths = torch.tensor([len(one) for one in values], device=keys.device)
+        lengths = torch.tensor([len(tensor) for tensor in values], device=keys.device)
         which = torch.repeat_interleave(torch.tensor(contest, device=keys.device), lengths)
         kth, ties = self._kth_largest(keys, which, ks, bits)
         level = kth[which]
         tied = torch.split(keys == level, lengths.tolist())
         above = torch.split(keys > level, lengths.tolist())
-        counts = self.gather([int(one.sum()) for one in tied])
+        counts = self.gather([int(mask.sum()) for mask in tied])
         quotas = _quotas(counts, contest, ties.tolist())[self.index]
         return [
-            one.where(mark | (same & (same.cumsum(0) <= quota)))
-            for one, mark, same, quota in zip(tops, above, tied, quotas, strict=True)
+            top.where(mark | (same & (same.cumsum(0) <= quota)))
+            for top, mark, same, quota in zip(tops, above, tied, quotas, strict=True)
         ]
 
     def _kth_largest(self, keys: Tensor, which: Tensor, ks: Sequence[int], bits: int) -> tuple[Tensor, Tensor]:
@@ -89,17 +89,17 @@ class Shards:
             passed = (from_top < left[:, None]).sum(1)
             earlier = torch.where(passed > 0, from_top.gather(1, (passed - 1).clamp(min=0)[:, None])[:, 0], 0)
             left = left - earlier
-            found = DIGITS - 1 - passed
-            prefix = found - DIGITS // 2 if shift == bits - 8 else prefix * DIGITS + found
+            kth_digit = DIGITS - 1 - passed
+            prefix = kth_digit - DIGITS // 2 if shift == bits - 8 else prefix * DIGITS + kth_digit
         return prefix, left
 
 
 def _keys(values: Sequence[Tensor]) -> tuple[Tensor, int]:
     """All values as whole numbers in the same order, in one tensor, and how many bits they have."""
     kind = torch.float32
-    for one in values:
-        kind = torch.promote_types(kind, one.dtype)
-    joined = torch.cat([one.to(kind) for one in values]) + 0.0  # minus zero is zero
+    for tensor in values:
+        kind = torch.promote_types(kind, tensor.dtype)
+    joined = torch.cat([tensor.to(kind) for tensor in values]) + 0.0  # minus zero is zero
     bits = _BITS[kind]
     raw = joined.view(torch.int32 if bits == 32 else torch.int64)
     flipped = raw ^ ((raw >> (bits - 1)) & torch.iinfo(raw.dtype).max)
@@ -114,8 +114,8 @@ def _quotas(counts: Sequence[Sequence[int]], contest: Sequence[int], ties: Seque
     """
     left = list(ties)
     quotas = [[0] * len(contest) for _ in counts]
-    for at, one in enumerate(contest):
-        for rank, held in enumerate(counts):
-            quotas[rank][at] = min(held[at], left[one])
-            left[one] -= quotas[rank][at]
+    for at, contest_index in enumerate(contest):
+        for rank, row in enumerate(counts):
+            quotas[rank][at] = min(row[at], left[contest_index])
+            left[contest_index] -= quotas[rank][at]
     return quotas

@@ -36,7 +36,7 @@ class Rewire(Callback):
     ) -> None:
         self._attachment = Attachment(method, options, film)
         self._indices = [optimizer] if isinstance(optimizer, int) else list(optimizer)
-        if not self._indices or not all(isinstance(one, int) and one >= 0 for one in self._indices):
+        if not self._indices or not all(isinstance(index, int) and index >= 0 for index in self._indices):
             raise ValueError(
                 f"optimizer= is an index in what configure_optimizers() returns, or a list of them, not {optimizer!r}"
             )

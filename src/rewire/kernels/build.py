@@ -50,11 +50,11 @@ def sources() -> list[Path]:
 
 def source_hash(isa: str) -> str:
     """A hash of all sources and of the flags; flags that are added for the sanitizers do not count."""
-    found = hashlib.sha256(" ".join((*flags(isa), *LINK)).encode())
+    hasher = hashlib.sha256(" ".join((*flags(isa), *LINK)).encode())
     for source in sources():
-        found.update(f"\n{source.name}\n".encode())
-        found.update(source.read_bytes())
-    return found.hexdigest()
+        hasher.update(f"\n{source.name}\n".encode())
+        hasher.update(source.read_bytes())
+    return hasher.hexdigest()
 
 
 def library_path(isa: str, folder: Path | None = None) -> Path:

@@ -29,5 +29,5 @@ def is_sorted(native: ctypes.CDLL, positions: Tensor) -> bool:
 def refuse_outside(geometry: Geometry, positions: Tensor) -> None:
     """Raise if a position lies outside of the weight: native code trusts them."""
     if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < geometry.numel:
-        found = f"{positions.min()} to {positions.max()}"
-        raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {found}")
+        extent = f"{positions.min()} to {positions.max()}"
+        raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {extent}")

@@ -22,9 +22,9 @@ from rewire.kernels.structures import (
 
 _INT, _LONG, _FLOAT, _TEXT = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_char_p
 _ARRAY = ctypes.c_void_p
-_LAYER, _FORWARD, _CONV = (ctypes.POINTER(one) for one in (LayerShape, ForwardCsr, ConvCsr))
-_POOL, _CSR, _STEPS = (ctypes.POINTER(one) for one in (PoolShape, CsrArrays, Step))
-_LINEAR, _CHAIN, _CHAIN_GRADIENTS = (ctypes.POINTER(one) for one in (LinearCsr, ChainStage, StageGradients))
+_LAYER, _FORWARD, _CONV = (ctypes.POINTER(structure) for structure in (LayerShape, ForwardCsr, ConvCsr))
+_POOL, _CSR, _STEPS = (ctypes.POINTER(structure) for structure in (PoolShape, CsrArrays, Step))
+_LINEAR, _CHAIN, _CHAIN_GRADIENTS = (ctypes.POINTER(structure) for structure in (LinearCsr, ChainStage, StageGradients))
 
 _POSITIONS = (_ARRAY, _INT)  # flat positions, and whether they are 64-bit
 _THREADS = (_INT,)
@@ -55,7 +55,7 @@ class EntryPoint(NamedTuple):
         'vpif'
         """
         letters = {None: "v", _INT: "i", _LONG: "q", _FLOAT: "f"}
-        return "".join(letters.get(one, "p") for one in (self.result, *self.arguments))
+        return "".join(letters.get(ctype, "p") for ctype in (self.result, *self.arguments))
 
 
 ENTRY_POINTS: dict[str, EntryPoint] = {

@@ -93,7 +93,7 @@ def _description(structure: type[ctypes.Structure]) -> str:
 def _verify_interface(path: Path, reported: list[str]) -> None:
     differing = {tuple(line.split()[:2]) for line in interface() ^ set(reported)}
     if differing:
-        names = ", ".join(" ".join(one) for one in sorted(differing))
+        names = ", ".join(" ".join(words) for words in sorted(differing))
         raise LibraryMismatchError(f"{path} and this package differ in {names}: {REBUILD}")
 
 
@@ -102,13 +102,13 @@ def chosen() -> str:
     asked = os.environ.get("REWIRE_ISA")
     if asked == REFERENCE:
         return REFERENCE
-    found = available()
+    isas = available()
     if asked is None:
-        if not found:
+        if not isas:
             _warn()
-        return found[-1] if found else REFERENCE
-    if asked not in found:
-        raise ValueError(f"REWIRE_ISA={asked!r} is not available here; choose from {', '.join([*found, REFERENCE])}")
+        return isas[-1] if isas else REFERENCE
+    if asked not in isas:
+        raise ValueError(f"REWIRE_ISA={asked!r} is not available here; choose from {', '.join([*isas, REFERENCE])}")
     return asked
 
 

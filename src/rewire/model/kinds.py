@@ -171,7 +171,7 @@ def _experts(module: nn.Module) -> Layouts:
 def _dbrx(module: nn.Module) -> Layouts:
     """The matrices of all experts below each other, without a dimension of their own."""
     experts = int(module.moe_num_experts)  # type: ignore[arg-type]
-    shapes = {name: one.shape for name, one in parameters_of(module).items() if one is not None}
+    shapes = {name: parameter.shape for name, parameter in parameters_of(module).items() if parameter is not None}
     return {n: Layout(shapes[n], experts, n == "w2", experts) for n in ("w1", "v1", "w2") if n in shapes}
 
 

@@ -40,7 +40,9 @@ def resize(model: nn.Module, state: Mapping[str, Tensor], asked: Mapping[str, Ma
             raise ValueError(f"it describes {name!r} as {values}, which this model does not have")
     modules = dict(model.named_modules())
     for name, old in model.state_dict().items():
-        if name in state and state[name].dim() != old.dim():
+        path = name.rpartition(".")[0]
+        is_kernel = isinstance(modules.get(path), CONVOLUTION)  # shrinking removes channels, never taps
+        if name in state and (state[name].dim() != old.dim() or (is_kernel and state[name].shape[2:] != old.shape[2:])):
             raise ValueError(f"its {name} has shape {tuple(state[name].shape)}, the model's {tuple(old.shape)}")
     for name, tensor in state.items():
         path, _, attribute = name.rpartition(".")

@@ -111,16 +111,21 @@ def find_layers(
     chosen -= matching("exclude", exclude, known) if exclude is not None else set()
     embeddings = _embeddings(model)
     sparse: dict[int, SelectedWeight] = {}
-    for one in known:
-        weight = one.parameter
-        reason = _reason(one, one in chosen, embeddings, frozen)
-        if not reason and one.layout.on_request and include is None and one.attribute not in masks_of(one.module):
-            reason = one.layout.on_request
+    for candidate in known:
+        weight = candidate.parameter
+        reason = _reason(candidate, candidate in chosen, embeddings, frozen)
+        if (
+            not reason
+            and candidate.layout.on_request
+            and include is None
+            and candidate.attribute not in masks_of(candidate.module)
+        ):
+            reason = candidate.layout.on_request
         if reason:
-            left_out[one.name] = reason
+            left_out[candidate.name] = reason
         elif weight is not None and id(weight) not in sparse:
-            sparse[id(weight)] = SelectedWeight(_spec(one, weight), one.module, weight, one.attribute)
-    left_out |= _unknown(model, {id(one.parameter) for one in known}, known)
+            sparse[id(weight)] = SelectedWeight(_spec(candidate, weight), candidate.module, weight, candidate.attribute)
+    left_out |= _unknown(model, {id(candidate.parameter) for candidate in known}, known)
     if not known:
         raise ValueError(
             f"{type(model).__name__} has no Conv or Linear layer, nor another weight that Rewire knows: there is "
@@ -137,7 +142,11 @@ def _listed(left_out: Mapping[str, str]) -> str:
 
 def _refuse_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
-        lazy = [attribute for attribute, one in parameters_of(module).items() if one is not None and is_lazy(one)]
+        lazy = [
+            attribute
+            for attribute, parameter in parameters_of(module).items()
+            if parameter is not None and is_lazy(parameter)
+        ]
         if lazy:
             name = _layer_name(path, lazy[0])
             raise ValueError(f"{name} is lazy and has no shape yet: run one forward pass before sparsify")
@@ -167,7 +176,7 @@ def _reason(one: Candidate, chosen: bool, embeddings: Mapping[int, str], frozen:
 
 def _unknown(model: nn.Module, known: set[int], layers: Sequence[Candidate]) -> dict[str, str]:
     """Parameters that may multiply and that no known type describes: at least two dimensions are larger than 1."""
-    computed = {one.module for one in layers if one.parameter is None}
+    computed = {candidate.module for candidate in layers if candidate.parameter is None}
     unknown = {}
     for path, module, attribute, parameter in _own_parameters(model):
         if id(parameter) in known or module in computed or isinstance(module, (ParametrizationList, *_NORMS)):
@@ -204,10 +213,10 @@ def matching(argument: str, patterns: Patterns, known: Sequence[Candidate]) -> s
     for pattern in listed:
         if not isinstance(pattern, str) and not (isinstance(pattern, type) and issubclass(pattern, nn.Module)):
             raise TypeError(f"{argument} takes name globs and module types, not {pattern!r}")
-        hits = {one for one in known if one.matches(pattern)}
+        hits = {candidate for candidate in known if candidate.matches(pattern)}
         if not hits:
             shown = pattern if isinstance(pattern, str) else pattern.__name__
-            names = ", ".join(one.name for one in known)
+            names = ", ".join(candidate.name for candidate in known)
             raise ValueError(f"{argument}={shown!r} matches no layer; the layers are {names}")
         chosen |= hits
     return chosen
@@ -215,7 +224,7 @@ def matching(argument: str, patterns: Patterns, known: Sequence[Candidate]) -> s
 
 def names_matching(argument: str, patterns: Patterns, model: nn.Module) -> set[str]:
     """The names of the layers that match; ``argument``: what to name in the error if a pattern matches none."""
-    return {one.name for one in matching(argument, patterns, candidates(model))}
+    return {candidate.name for candidate in matching(argument, patterns, candidates(model))}
 
 
 def units(spec: LayerSpec) -> tuple[int, int]:

@@ -56,7 +56,7 @@ def _has_positions(values: Tensor, positions: Tensor | None) -> bool:
 def is_packed(module: nn.Module) -> bool:
     """Whether a weight of a module is packed."""
     parameters, buffers = parameters_of(module), buffers_of(module)
-    tensors = {name: one for name, one in (parameters | buffers).items() if one is not None}
+    tensors = {name: tensor for name, tensor in (parameters | buffers).items() if tensor is not None}
     return POSITIONS in buffers or bool(packed_in(tensors))
 
 

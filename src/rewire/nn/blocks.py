@@ -258,9 +258,9 @@ def _fingerprint(block: nn.Module, names: Sequence[str]) -> tuple[object, ...]:
     The class of a module changes when it is packed.
     """
     children, attributes = children_of(block), block.__dict__
-    found: list[object] = [type(block)]
+    fingerprint: list[object] = [type(block)]
     for name in names:
         value = children.get(name, attributes.get(name))
         for part in value.modules() if isinstance(value, nn.Module) else (value,):
-            found += (part, type(part))
-    return tuple(found)
+            fingerprint += (part, type(part))
+    return tuple(fingerprint)

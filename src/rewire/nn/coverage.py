@@ -93,7 +93,7 @@ def _forward_calls_kernel(module: nn.Module) -> bool:
     writes the dense weight out there.
     """
     # A copy that shares the parameters: a forward may change other attributes.
-    layer = copy.deepcopy(module, {id(one): one for one in module.parameters()})
+    layer = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
     with torch.random.fork_rng(devices=[]):
         return _trace_shows_kernel(layer) or _call_runs_kernel(layer)
 
@@ -120,10 +120,10 @@ class _WeightUses(TorchFunctionMode):
     ) -> Any:
         """Count the call, if the weight is among its arguments, and let it happen."""
         kwargs = kwargs or {}
-        given = sum(one is self.weight for one in (*args, *kwargs.values()))
-        if given and function_name(func) not in METADATA:
+        occurrences = sum(argument is self.weight for argument in (*args, *kwargs.values()))
+        if occurrences and function_name(func) not in METADATA:
             arguments = call_arguments(args, kwargs)
-            is_kernel = given == 1 and arguments.get("weight") is self.weight
+            is_kernel = occurrences == 1 and arguments.get("weight") is self.weight
             if is_kernel and is_call_of_layer(func, arguments, self.layer):
                 self.kernel_calls += 1
             else:
@@ -167,8 +167,8 @@ def is_call_of_layer(function: Any, arguments: dict[str, Any], layer: object) ->
     assert isinstance(layer, (nn.Conv1d, nn.Conv2d))
     if function is not (F.conv1d if isinstance(layer, nn.Conv1d) else F.conv2d):
         return False
-    given = {name: arguments.get(name, default) for name, default in _CONV_DEFAULTS.items()}
-    return all(_as_tuple(given[name], layer) == _as_tuple(getattr(layer, name), layer) for name in given)
+    settings = {name: arguments.get(name, default) for name, default in _CONV_DEFAULTS.items()}
+    return all(_as_tuple(settings[name], layer) == _as_tuple(getattr(layer, name), layer) for name in settings)
 
 
 def call_arguments(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def geometry_of(module: nn.Module, shape: torch.Size) -> Geometry:
     padding, _ = _padding(module)
     sizes = [_as_tuple(size, module) for size in (shape[2:], module.stride, padding, module.dilation)]
     if isinstance(module, nn.Conv1d):
-        sizes = [(one, *size) for one, size in zip((1, 1, 0, 1), sizes, strict=True)]
+        sizes = [(height, *size) for height, size in zip((1, 1, 0, 1), sizes, strict=True)]
     kernel, stride, padding, dilation = sizes
     return Geometry((shape[0], shape[1], *kernel), stride, padding, dilation, module.groups)
 
@@ -216,7 +216,7 @@ def _padding(module: nn.Conv1d | nn.Conv2d) -> tuple[Any, Any]:
     """Zeros on both sides of every axis, and additional zeros at the end of every axis."""
     if module.padding == "same":
         total = [far * (size - 1) for size, far in zip(module.kernel_size, module.dilation, strict=True)]
-        return tuple(one // 2 for one in total), tuple(one % 2 for one in total)
+        return tuple(zeros // 2 for zeros in total), tuple(zeros % 2 for zeros in total)
     none = (0,) * len(module.kernel_size)
     return (none if module.padding == "valid" else module.padding), none
 

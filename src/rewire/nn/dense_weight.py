@@ -136,7 +136,7 @@ class DenseWeight(Tensor):
         is_own_weight = arguments.get("weight") is weight and _first_weight([x, bias]) is None
         if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
             return weight.apply(arguments["input"], bias)
-        return func(*_map(lambda one: one.write_out(name), args), **_map(lambda one: one.write_out(name), kwargs))
+        return func(*_map(lambda arg: arg.write_out(name), args), **_map(lambda arg: arg.write_out(name), kwargs))
 
 
 def dense_weight(owner: WeightOwner) -> Tensor:
@@ -167,7 +167,7 @@ def _row_parts(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         return ()
     with without_torch_function():
         rows = func(torch.arange(len(weight)), args[1])
-    return tuple(DenseWeight.of(weight.owner, weight.kind, slice(int(one[0]), int(one[-1]) + 1)) for one in rows)
+    return tuple(DenseWeight.of(weight.owner, weight.kind, slice(int(part[0]), int(part[-1]) + 1)) for part in rows)
 
 
 _NOT_IN_PLACE = {"__invert__", "__index__", "__int__"}

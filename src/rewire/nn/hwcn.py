@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rewire._torch import has_hooks
@@ -168,7 +169,9 @@ def add_relu(x: Tensor, other: Tensor, relu_limit: float) -> Tensor:
     if _share_layout(x, other) and not (torch.is_grad_enabled() and (x.requires_grad or other.requires_grad)):
         return relu.add_relu(x, other, relu_limit)
     y = x + other
-    return y.clamp(0, relu_limit) if relu_limit >= 0 else y
+    if relu_limit < 0:
+        return y
+    return torch.relu(y) if relu_limit == math.inf else F.hardtanh(y, 0.0, relu_limit)  # clamp makes integers float
 
 
 def _share_layout(x: object, other: object) -> bool:

@@ -22,6 +22,7 @@ from rewire.model.state_names import mask_name, positions_name
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.coverage import packable_weight
 from rewire.nn.dense_weight import dense_weight
+from rewire.nn.intruders import PARAMETRIZATION, PRUNE, put_on_after_sparsify
 
 NO_RELU = -1.0  # as a ``relu_limit``: no ReLU is applied. The limit of nn.ReLU is infinity, that of nn.ReLU6 is 6.
 
@@ -117,6 +118,22 @@ class Packed(nn.Module):
         if self.backward_record is not None:
             self.backward_record.record_dense(grad)
 
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Refuse what ``torch.nn.utils.prune`` makes of the weight."""
+        if name == f"{self.weight_name}_orig":
+            raise RuntimeError(self._put_on(PRUNE))
+        super().register_parameter(name, param)
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse parametrizations, which begin by taking the weight away."""
+        if name == self.weight_name:
+            raise RuntimeError(self._put_on(PARAMETRIZATION))
+        super().__delattr__(name)
+
+    def _put_on(self, intruder: str) -> str:
+        beginning = put_on_after_sparsify(intruder, self.weight_name, self.layer_name)
+        return f"{beginning}, which keeps only its non-zero values: put it on before sparsify"
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         positions = self.weight_positions.long()  # checkpoints hold 64-bit positions
@@ -135,8 +152,9 @@ class Packed(nn.Module):
             state_dict[weight] = values = take(values, self.weight_positions.long())
         if values is not None and loaded is not None and len(values) != len(self.weight_values):
             resize(self.weight_values, torch.empty(len(values), dtype=self.weight_values.dtype))
-        if loaded is not None and len(loaded) != len(self.weight_positions):
-            self.weight_positions = torch.empty_like(loaded, dtype=position_dtype(self.geometry))
+        if loaded is not None:  # the old positions are kept: by them the store rearranges the optimizer's state
+            device = self.weight_positions.device
+            self.weight_positions = torch.empty_like(loaded, dtype=position_dtype(self.geometry), device=device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

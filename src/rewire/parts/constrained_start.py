@@ -19,9 +19,9 @@ from rewire.parts.start_from_weights import fitting_density
 def refuse_budget(constraint: Constraint, specs: Sequence[LayerSpec], lowest: float, highest: float) -> None:
     """Raise if the constraint admits no network of these densities."""
     tiles = [constraint.tiles(spec) for spec in specs]
-    weights, count = sum(spec.numel for spec in specs), sum(one.count for one in tiles)
+    weights, count = sum(spec.numel for spec in specs), sum(cut.count for cut in tiles)
     if constraint.limit is not None:
-        most = sum(one.count * constraint.limit for one in tiles)
+        most = sum(cut.count * constraint.limit for cut in tiles)
         if round(highest * weights) > most:
             raise ValueError(
                 f"density {highest} asks for {round(highest * weights)} weights, and {constraint!r} admits {most} of "
@@ -52,7 +52,7 @@ def start_budget(
     placed: list[Tensor] = start.positions(specs, ctx)
     tiles = _satisfied(constraint, placed, specs)
     count, total = (
-        sum(len(one) // cut.size for one, cut in zip(placed, tiles, strict=True)),
+        sum(len(positions) // cut.size for positions, cut in zip(placed, tiles, strict=True)),
         sum(t.count for t in tiles),
     )
     if count != round(density * total):
@@ -81,7 +81,7 @@ def fit_start(
         _satisfied(constraint, positions, specs)
         return list(positions)
     tiles = [constraint.tiles(spec) for spec in specs]
-    counts = _counts(constraint, tiles, [len(one) for one in positions], density)
+    counts = _counts(constraint, tiles, [len(placed) for placed in positions], density)
     fitted = []
     for i, (spec, placed) in enumerate(zip(specs, positions, strict=True)):
         keys = _keys(start, spec, placed, ctx, i)
@@ -101,14 +101,14 @@ def _satisfied(constraint: Constraint, positions: Sequence[Tensor], specs: Seque
 
 def _counts(constraint: Constraint, tiles: Sequence[Tiles], placed: Sequence[int], density: float) -> list[int]:
     """For each layer: its tiles, if they exist as a whole; weights of each tile, if they are even; else its weights."""
-    most = [one.count for one in tiles]
+    most = [cut.count for cut in tiles]
     if constraint.whole:
-        unit = lcm(*(one.size for one in tiles))  # shares in whole numbers: placed weights over the size of a tile
-        shares = [count * (unit // one.size) for count, one in zip(placed, tiles, strict=True)]
+        unit = lcm(*(cut.size for cut in tiles))  # shares in whole numbers: placed weights over the size of a tile
+        shares = [count * (unit // cut.size) for count, cut in zip(placed, tiles, strict=True)]
         return apportion(round(density * sum(most)), shares, most, [1] * len(most))
     if constraint.even:
-        return whole_rounds(placed, most, [one.size for one in tiles])
-    caps = [one.count * (constraint.limit or one.size) for one in tiles]
+        return whole_rounds(placed, most, [cut.size for cut in tiles])
+    caps = [cut.count * (constraint.limit or cut.size) for cut in tiles]
     return apportion(sum(placed), placed, caps, [1] * len(caps))
 
 

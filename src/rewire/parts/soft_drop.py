@@ -113,10 +113,10 @@ class Percolated:
                 raise ValueError(f"the chain names {name!r}; the sparse layers are {', '.join(by_name)}")
             if len(by_name[name].shape) != 2:
                 raise ValueError(f"{name} of the chain has shape {tuple(by_name[name].shape)}: only linear layers")
-        for one, other in pairwise(self.chain):
-            outputs, inputs = by_name[one].shape[0], by_name[other].shape[1]
+        for source, other in pairwise(self.chain):
+            outputs, inputs = by_name[source].shape[0], by_name[other].shape[1]
             if outputs != inputs:
-                raise ValueError(f"{one} has {outputs} outputs and {other}, the next in the chain, {inputs} inputs")
+                raise ValueError(f"{source} has {outputs} outputs and {other}, the next in the chain, {inputs} inputs")
 
     def __call__(self, layers: Sequence[Layer], n: int, ctx: Context) -> list[Tensor]:
         """Drop, then follow the chain back and forth."""
@@ -124,11 +124,11 @@ class Percolated:
         index = {layer.name: i for i, layer in enumerate(layers)}
         chain = [index[name] for name in self.chain]
         kept = {i: layers[i].active()[~torch.isin(layers[i].active(), dropped[i])] for i in chain}
-        for one, other in reversed(list(pairwise(chain))):
-            used = torch.isin(_outputs(layers[one], kept[one]), _inputs(layers[other], kept[other]))
-            kept[one] = _not_none(kept[one], used, layers[one])
-        for one, other in pairwise(chain):
-            reached = torch.isin(_inputs(layers[other], kept[other]), _outputs(layers[one], kept[one]))
+        for source, other in reversed(list(pairwise(chain))):
+            used = torch.isin(_outputs(layers[source], kept[source]), _inputs(layers[other], kept[other]))
+            kept[source] = _not_none(kept[source], used, layers[source])
+        for source, other in pairwise(chain):
+            reached = torch.isin(_inputs(layers[other], kept[other]), _outputs(layers[source], kept[source]))
             kept[other] = _not_none(kept[other], reached, layers[other])
         for i, positions in kept.items():
             active = layers[i].active()

@@ -94,7 +94,7 @@ class SynFlow:
         originals = _parameters(specs, ctx, self)
         model = copy.deepcopy(_model(ctx, self)).double().eval()
         matching = dict(zip(map(id, _model(ctx, self).parameters()), model.parameters(), strict=True))
-        parameters = [matching[id(one)] for one in originals]
+        parameters = [matching[id(original)] for original in originals]
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 if tensor.is_floating_point():
@@ -155,7 +155,7 @@ def _model(ctx: Context, start: object) -> nn.Module:
 def _parameters(specs: Sequence[LayerSpec], ctx: Context, start: object) -> list[nn.Parameter]:
     """The parameters of the layers, whole and finite."""
     parameters = [] if ctx.parameters is None else list(ctx.parameters)
-    if any(hasattr(one, "_local_tensor") for one in parameters):
+    if any(hasattr(parameter, "_local_tensor") for parameter in parameters):
         raise ValueError(
             f"start={start!r} runs the model, which is sharded: compute the start before fully_shard, and give its "
             "positions by layer name"
@@ -185,8 +185,8 @@ def _gradients(
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
         raise ValueError(f"the loss of start={start!r} must be one number that depends on the weights, not {value!r}")
     gradients = torch.autograd.grad(value.sum(), parameters, create_graph=create_graph, materialize_grads=True)
-    if not all(bool(one.isfinite().all()) for one in gradients):
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         raise ValueError(f"the gradients of start={start!r} are not finite")
-    if not any(bool(one.any()) for one in gradients):
+    if not any(bool(gradient.any()) for gradient in gradients):
         raise ValueError(f"the gradients of start={start!r} are all zero: no signal passes through the model")
     return list(gradients)

@@ -168,15 +168,15 @@ def _of_model(model: nn.Module) -> dict[str, Tensor]:
     state = {_plain_name(key): tensor.detach() for key, tensor in model.state_dict().items()}
     if any(hasattr(tensor, "_local_tensor") for tensor in state.values()):
         raise ValueError("the model given as start is sharded: give the masks of its layers, gathered, by name")
-    found = {}
+    topologies = {}
     for name, tensor in state.items():
         if name + MASK_SUFFIX in state:
-            found[name] = state[name + MASK_SUFFIX]
+            topologies[name] = state[name + MASK_SUFFIX]
         elif name + POSITIONS_SUFFIX in state:
-            found[name] = state[name + POSITIONS_SUFFIX]
+            topologies[name] = state[name + POSITIONS_SUFFIX]
         elif tensor.dim() >= 2 and tensor.is_floating_point():
-            found[name] = tensor != 0
-    return found
+            topologies[name] = tensor != 0
+    return topologies
 
 
 def _plain_name(key: str) -> str:

@@ -21,8 +21,8 @@ class ChangeWatcher:
     def look(self) -> None:
         """Freeze layers whose weight is no longer trained or no longer ours, and name layers that came later."""
         for layer in self.layers:
-            held = parameters_of(layer.module).values()  # FSDP puts a gathered weight there while it computes
-            replaced = not any(one is layer.parameter for one in held) and not is_sharded(layer.parameter)
+            tensors = parameters_of(layer.module).values()  # FSDP puts a gathered weight there while it computes
+            replaced = not any(tensor is layer.parameter for tensor in tensors) and not is_sharded(layer.parameter)
             layer.frozen = replaced or not layer.parameter.requires_grad
             if layer.frozen:
                 how = "replaced" if replaced else "frozen"
@@ -31,10 +31,12 @@ class ChangeWatcher:
                 )
         known = {id(layer.parameter) for layer in self.layers}
         sharded = {layer.name for layer in self.layers if is_sharded(layer.parameter)}
-        for one in candidates(self.model):
-            added = one.parameter is not None and id(one.parameter) not in known
-            if added and one.name not in {*self.left_out, *sharded}:
-                self.warn_once(one.name, f"{one.name} was added after sparsify: it stays dense and outside the budget")
+        for candidate in candidates(self.model):
+            added = candidate.parameter is not None and id(candidate.parameter) not in known
+            if added and candidate.name not in {*self.left_out, *sharded}:
+                self.warn_once(
+                    candidate.name, f"{candidate.name} was added after sparsify: it stays dense and outside the budget"
+                )
 
     def warn_once(self, key: str, sentence: str) -> None:
         """Warn, unless this was said before."""

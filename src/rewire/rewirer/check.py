@@ -32,11 +32,11 @@ def check(store: Store, peers: Peers, budget: int | None, constraint: Constraint
     """Raise one error that lists everything that is not as it must be; ``budget``: the number of weights, if known."""
     faults = [f"{layer.name}: {fault}" for layer in store.layers for fault in _faults(layer, store)]
     if constraint is not None:
-        found = [
+        structure_faults = [
             (layer.name, structure_fault(constraint, layer, store.ranks.join([layer.active()])[0]))
             for layer in store.layers
         ]
-        faults += [f"{name}: {fault}" for name, fault in found if fault]
+        faults += [f"{name}: {fault}" for name, fault in structure_faults if fault]
     faults += _differing_ranks(store.layers, store, peers)
     nnz = sum(layer.nnz for layer in store.layers)
     if budget is not None and nnz != budget:
@@ -50,7 +50,7 @@ def _faults(layer: StoredLayer, store: Store) -> Iterator[str]:
     if module_weight is not layer.parameter and not is_sharded(layer.parameter):
         yield "the module has another parameter than the one that is rewired"
         return
-    if not any(id(layer.parameter) in trained_by(one) for one in store.optimizers.all):
+    if not any(id(layer.parameter) in trained_by(optimizer) for optimizer in store.optimizers.all):
         yield "no optimizer holds its parameter"
     wrong = list(_topology_faults(layer, store))
     yield from wrong
@@ -83,7 +83,7 @@ def _value_faults(layer: StoredLayer, store: Store) -> Iterator[str]:
             yield f"its gradient has shape {tuple(parameter.grad.shape)}, its weight {tuple(parameter.shape)}"
         elif not store.keep_inactive_grads:  # a rewiring will rank them
             yield from _nonzeros("gradients", parameter.grad, layer)
-    for optimizer in store.optimizers.all:
+    for optimizer in () if layer.state_is_old else store.optimizers.all:
         yield from _state_faults(layer, optimizer)
 
 

@@ -1,15 +1,19 @@
 """The hooks on the optimizers' steps. Of several optimizers, one step of the training is one step of each of them."""
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from rewire._torch import never_compiled
 from rewire.distributed.dtensor import local
 from rewire.rewirer.closures import wrap_closure
+from rewire.rewirer.running_steps import RunningSteps
 from rewire.rewirer.state import is_trial_step
+from rewire.rewirer.unfollowed import unwatch, watch
 from rewire.stores.optimizer.optimizers import trained_by
 from rewire.stores.protocol import Store, StoredLayer
 
@@ -19,6 +23,8 @@ class OptimizerSteps:
 
     ``before(optimizer, first)`` is called when the gradients of an optimizer are complete; if it is the first one of a
     step, those of all. ``after(last)`` is called when it has stepped; ``last``: every other optimizer has, too.
+    ``look_ahead()`` is called before a closure computes the gradients. ``followed``: optimizers that were
+    followed before. They may step, uncounted; any other optimizer of the layers is refused.
     """
 
     def __init__(
@@ -26,20 +32,31 @@ class OptimizerSteps:
         store: Store,
         before: Callable[[torch.optim.Optimizer, bool], None],
         after: Callable[[bool], None],
+        look_ahead: Callable[[], None],
+        followed: Iterable[torch.optim.Optimizer] = (),
     ) -> None:
-        self.store, self._before_step, self._after_step = store, before, after
+        self.store, self._before_step, self._after_step, self._look_ahead = store, before, after, look_ahead
         self.cycle = Cycle(store.optimizers.all)
+        self.running = RunningSteps()
+        self.followed = weakref.WeakSet([*followed, *store.optimizers.all])
         self._is_trial = False  # whether the step under way is not part of the training
         self._hooks: list[RemovableHandle] = []
-        for one in store.optimizers.all:
-            self._hooks += [one.register_step_pre_hook(self._before), one.register_step_post_hook(self._after)]
+        for optimizer in store.optimizers.all:
+            self._hooks += [
+                optimizer.register_step_pre_hook(never_compiled(self._before)),
+                optimizer.register_step_post_hook(never_compiled(self._after)),
+            ]
+        watch(store.layers, self)
 
     def remove(self) -> None:
         """Detach from the optimizers."""
+        unwatch(self.store.layers)
         for hook in self._hooks:
             hook.remove()
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self.running.begin(optimizer):
+            return None
         self._is_trial = is_trial_step(optimizer, self.store.layers, self.store.ranks)
         if self._is_trial:
             return None
@@ -51,13 +68,16 @@ class OptimizerSteps:
             self._before_step(optimizer, first)
             self.store.keep_inactive_grads = False
 
-        wrapped = wrap_closure(optimizer, args, kwargs, after_first_evaluation, self.store.clear_inactive_grads)
+        # If the last step raised in its closure, what it had set up for further evaluations is still in place.
+        wrapped = wrap_closure(
+            optimizer, args, kwargs, self._look_ahead, after_first_evaluation, self.store.clear_inactive_grads
+        )
         if wrapped is None:
             self._before_step(optimizer, first)
         return wrapped
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._is_trial:
+        if self.running.end(optimizer) and not self._is_trial:
             self._after_step(self.cycle.completes(optimizer))
 
 
@@ -76,14 +96,16 @@ class Cycle:
 
         An optimizer that steps again before the others have stepped begins a new cycle; the old one is not counted.
         """
-        if any(one is optimizer for one in self._stepped):
+        if any(other is optimizer for other in self._stepped):
             if not self._warned:
                 self._warned = True
-                missing = [type(one).__name__ for one in self.optimizers if all(one is not it for it in self._stepped)]
+                missing = [
+                    type(other).__name__ for other in self.optimizers if all(other is not it for it in self._stepped)
+                ]
                 warnings.warn(
                     f"{type(optimizer).__name__} steps again before {' and '.join(missing)} stepped (a GradScaler may "
                     "have skipped it): rewirings count a step when each optimizer has stepped, and wait until then",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             self._stepped.clear()
         return not self._stepped
@@ -102,16 +124,16 @@ class Cycle:
         if ranked and len(self.optimizers) > 1:
             ours = trained_by(optimizer)
             self._scaled = getattr(optimizer, "grad_scale", None) is not None
-            self._ranked = {one.name: _size(one) for one in layers if id(one.parameter) not in ours}
+            self._ranked = {layer.name: _size(layer) for layer in layers if id(layer.parameter) not in ours}
 
     def refuse_changed(self, optimizer: torch.optim.Optimizer, layers: Iterable[StoredLayer]) -> None:
         """Raise if the gradients of a later optimizer are no longer those that were ranked."""
         ours, ranked = trained_by(optimizer), self._ranked
-        mine = [one for one in layers if one.name in ranked and id(one.parameter) in ours]
+        mine = [layer for layer in layers if layer.name in ranked and id(layer.parameter) in ours]
         scaled = getattr(optimizer, "grad_scale", None) is not None
-        changed = [one.name for one in mine if ranked[one.name] != _size(one) or scaled != self._scaled]
-        for one in mine:
-            del ranked[one.name]
+        changed = [layer.name for layer in mine if ranked[layer.name] != _size(layer) or scaled != self._scaled]
+        for layer in mine:
+            del ranked[layer.name]
         if changed:
             raise RuntimeError(
                 f"the gradients of {', '.join(changed)} changed, or are scaled otherwise, between the step of "

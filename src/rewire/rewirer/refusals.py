@@ -22,13 +22,13 @@ def refuse_wrong_types(model: object, optimizer: object, method: object, init: o
     optimizers = optimizer if isinstance(optimizer, (list, tuple)) and optimizer else [optimizer]
     expected = (
         (model, nn.Module, "model"),
-        *((one, torch.optim.Optimizer, "optimizer") for one in optimizers),
+        *((entry, torch.optim.Optimizer, "optimizer") for entry in optimizers),
         (method, Method, "method"),
     )
-    for given, kind, name in expected:
-        if not isinstance(given, kind):
+    for value, kind, name in expected:
+        if not isinstance(value, kind):
             hint = " (call the method: rewire.ggr(density=...))" if name == "method" else ""
-            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {given!r}{hint}")
+            raise TypeError(f"{name} must be a {kind.__module__}.{kind.__qualname__}, not {value!r}{hint}")
     if init not in (None, "fan_in"):
         raise ValueError(f"init must be None or 'fan_in', not {init!r}")
 
@@ -45,28 +45,28 @@ def refuse_missing_signals(kind: type[MaskedStore] | type[PackedStore], method: 
 def refuse_unfit_weights(method: Method, weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
     """Raise if the weights are in a state, or have an optimizer or a shape, that this method cannot begin with."""
     _refuse_wrong_state(weights, optimizers)
-    _refuse_layers(method, [one.spec for one in weights])
+    _refuse_layers(method, [weight.spec for weight in weights])
     if method.constraint is not None:
-        refuse_budget(method.constraint, [one.spec for one in weights], *sorted(density_bounds(method.density)))
+        refuse_budget(method.constraint, [weight.spec for weight in weights], *sorted(density_bounds(method.density)))
 
 
 def _refuse_wrong_state(weights: Sequence[SelectedWeight], optimizers: Optimizers) -> None:
-    for one in weights:
-        if not is_sparse(one.module):
+    for weight in weights:
+        if not is_sparse(weight.module):
             continue
-        how = "is packed" if is_packed(one.module) else "has a mask"
+        how = "is packed" if is_packed(weight.module) else "has a mask"
         raise ValueError(
-            f"the model is sparse already ({one.spec.name} {how}): call remove() on its Rewirer first; "
+            f"the model is sparse already ({weight.spec.name} {how}): call remove() on its Rewirer first; "
             "for a copy, build the model anew, sparsify it and load the state_dict"
         )
-    expanded = [one.spec.name for one in weights if is_expanded(local(one.parameter))]
+    expanded = [weight.spec.name for weight in weights if is_expanded(local(weight.parameter))]
     if expanded:
         raise ValueError(
             f"several weights of {', '.join(expanded)} share their memory (an expanded tensor): clone it first"
         )
-    if any(type(one).__name__ == "ZeroRedundancyOptimizer" for one in optimizers.all):
+    if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in optimizers.all):
         raise ValueError("ZeroRedundancyOptimizer keeps its state where it cannot follow the weights: use fully_shard")
-    optimizers.refuse_untrained({one.spec.name: one.parameter for one in weights})
+    optimizers.refuse_untrained({weight.spec.name: weight.parameter for weight in weights})
 
 
 def _refuse_layers(method: Method, specs: Sequence[LayerSpec]) -> None:

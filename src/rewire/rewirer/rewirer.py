@@ -71,7 +71,7 @@ class Rewirer:
         self._budget: int | None = self.nnz  # the number of weights since the last rewiring, as far as it is known
         if Signal.MOMENTUM in method.signals:
             store.track_momentum(method.momentum_decay)
-        self._steps = OptimizerSteps(store, self._before_step, self._after_step)
+        self._steps = OptimizerSteps(store, self._before_step, self._after_step, self._look_ahead)
         self._look_ahead()
 
     # What users ask about.
@@ -174,7 +174,9 @@ class Rewirer:
         self._counter.settle()
         self.store.follow(Optimizers(optimizer))
         self._steps.remove()
-        self._steps = OptimizerSteps(self.store, self._before_step, self._after_step)
+        self._steps = OptimizerSteps(
+            self.store, self._before_step, self._after_step, self._look_ahead, self._steps.followed
+        )
 
     def register_average(self, *averages: object) -> None:
         """Let averages of the model's weights (EMA, SWA, a mean teacher) follow its rewirings.
@@ -232,7 +234,7 @@ class Rewirer:
             if due and not self._skips and self._finite():
                 self._watcher.look()
                 self._captured = capture(self.method, self.layers, self._context(due))
-        self.store.before_step()
+        self._newborns.waiting |= self.store.before_step()
         ranked = self._captured is not None or Signal.MOMENTUM in self.method.ranks
         self._steps.cycle.remember(optimizer, self.layers, ranked)
 
@@ -254,7 +256,7 @@ class Rewirer:
         edits = plan_rewiring(self.method, captured, self._context(due))
         assert edits is not None
         self.due = None
-        step, fraction = self._counter.at_most, self.method.schedule(due) or 0.0
+        step, fraction = self._counter.at_most, float(self.method.schedule(due) or 0.0)
         record = Rewiring(step, fraction, *counts(edits, self.store.ranks))
         if not any(record.dropped) and not any(record.grown):
             return
@@ -291,6 +293,7 @@ class Rewirer:
 
     def _finite(self) -> bool:
         """Whether all gradients are finite; if not, the rewiring is put off until the next step."""
+        self.store.settle_gradients()
         bad = not_finite(self.layers, self.store.ranks)
         if bad:
             self._watcher.warn_once(

@@ -4,6 +4,7 @@ A unit of a layer of density ``d`` sums ``d`` times as many terms as in the dens
 the variance of the weights is divided by ``d``, and the change of its output in a step if the learning rate is.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,15 +25,22 @@ def density_groups(rewirer: Rewirer, base: float = 1.0) -> list[list[dict[str, A
     for optimizer in rewirer.store.optimizers.all:
         groups = []
         for group in optimizer.param_groups:
-            options = {name: value for name, value in group.items() if name not in ("params", "initial_lr")}
-            others = [one for one in group["params"] if id(one) not in layers]
-            groups += [options | {"params": others}] if others else []
-            for parameter in group["params"]:
-                if (layer := layers.get(id(parameter))) is not None:
-                    rate = options["lr"] * base / layer.density
-                    groups.append(options | {"params": [parameter], "lr": rate})
+            sparse = [place for place, parameter in enumerate(group["params"]) if id(parameter) in layers]
+            others = [place for place in range(len(group["params"])) if place not in sparse]
+            groups += [_part(group, others)] if others else []
+            for place in sparse:
+                part = _part(group, [place])
+                density = layers[id(group["params"][place])].density
+                groups.append(part | {"lr": part["lr"] * base / density})
         scaled.append(groups)
     return scaled
+
+
+def _part(group: dict[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """Some parameters of a group, with its options and, if it has them, their names."""
+    options = {name: value for name, value in group.items() if name != "initial_lr"}
+    listed = {name: group[name] for name in ("params", "param_names") if name in group}
+    return options | {name: [values[place] for place in places] for name, values in listed.items()}
 
 
 @torch.no_grad()

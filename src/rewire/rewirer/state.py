@@ -18,9 +18,11 @@ FORMAT = 1
 def history_state(history: Sequence[Rewiring]) -> dict[str, Any]:
     """The history as plain data; counts as one tensor, because a method may rewire at every step."""
     return {
-        "step": [one.step for one in history],
-        "fraction": [one.fraction for one in history],
-        "counts": torch.tensor([[one.dropped, one.grown, one.regrown] for one in history], dtype=torch.int64),
+        "step": [rewiring.step for rewiring in history],
+        "fraction": [rewiring.fraction for rewiring in history],
+        "counts": torch.tensor(
+            [[rewiring.dropped, rewiring.grown, rewiring.regrown] for rewiring in history], dtype=torch.int64
+        ),
     }
 
 
@@ -44,8 +46,8 @@ def newborns_from(state: dict[str, Any]) -> set[str]:
 
 def compare_masks(layers: Sequence[StoredLayer], expected: Sequence[int], ranks: Ranks) -> None:
     """Raise if the model's masks are not those that the loaded state was saved with."""
-    found = checksums(layers, ranks)
-    other = [one.name for one, have, want in zip(layers, found, expected, strict=True) if have != want]
+    sums = checksums(layers, ranks)
+    other = [layer.name for layer, have, want in zip(layers, sums, expected, strict=True) if have != want]
     if other:
         raise RuntimeError(
             f"the rewirer's state was loaded, but the masks of {', '.join(other)} are not those it was saved with: "
@@ -66,7 +68,7 @@ def checksum(positions: Tensor) -> int:
 def checksums(layers: Sequence[StoredLayer], ranks: Ranks) -> list[int]:
     """The checksum of each layer's topology: a sum, so that it is the same however the layer is sharded."""
     sums = total(ranks, (checksum(layer.active()) for layer in layers))
-    return [(one + (1 << 63)) % (1 << 64) - (1 << 63) for one in sums]
+    return [(layer_sum + (1 << 63)) % (1 << 64) - (1 << 63) for layer_sum in sums]
 
 
 def is_trial_step(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer], ranks: Ranks) -> bool:
@@ -82,13 +84,13 @@ def is_trial_step(optimizer: torch.optim.Optimizer, layers: Sequence[StoredLayer
     if waits or any(map(float, rates)):
         return False
     ours = trained_by(optimizer)
-    mine = [one for one in layers if id(one.parameter) in ours]
+    mine = [layer for layer in layers if id(layer.parameter) in ours]
     if not mine:  # of several optimizers, one that trains no sparse layer
         grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
         return all(grad is not None for grad in grads) and not any(
             total(ranks, [int(any(bool(local(grad).any()) for grad in grads if grad is not None))])
         )
-    return all(one.parameter.grad is not None for one in mine) and no_gradient_arrived(mine, ranks)
+    return all(layer.parameter.grad is not None for layer in mine) and no_gradient_arrived(mine, ranks)
 
 
 def refuse_other(state: dict[str, Any], method: Method, store: Store, layers: Sequence[StoredLayer]) -> None:

@@ -15,7 +15,9 @@ def table(store: Store, method: Method, step: int, left_out: Mapping[str, str], 
     total = sum(layer.shape.numel() for layer in layers)
     nnz = sum(layer.nnz for layer in layers)
     rows = [("layer", "shape", "density", "nnz")]
-    rows += [(one.name, "x".join(map(str, one.shape)), f"{one.density:.4f}", f"{one.nnz:,}") for one in layers]
+    rows += [
+        (layer.name, "x".join(map(str, layer.shape)), f"{layer.density:.4f}", f"{layer.nnz:,}") for layer in layers
+    ]
     rows += [("total", f"{total:,}", f"{nnz / total:.4f}", f"{nnz:,}")]
     rows += [("all parameters", f"{total + other:,}", f"{(nnz + other) / (total + other):.4f}", f"{nnz + other:,}")]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -25,7 +27,7 @@ def table(store: Store, method: Method, step: int, left_out: Mapping[str, str], 
     rule = "-" * len(lines[0])
     notes = [f"not sparse: {name} ({reason})" for name, reason in left_out.items()]
     notes += [f"masked: {name} ({reason})" for name, reason in store.notes.items()]
-    notes += [f"fixed: {one.name} (frozen or replaced after sparsify)" for one in layers if one.frozen]
+    notes += [f"fixed: {layer.name} (frozen or replaced after sparsify)" for layer in layers if layer.frozen]
     head = f"step {step}, store {store.name}, start {method.start}, "
     head += f"drop {method.drop}, allocate {method.allocate}, grow {method.grow}"
     head += f", constraint {method.constraint}" if method.constraint is not None else ""

@@ -88,7 +88,9 @@ def _pairs(model: nn.Module, links: Sequence[Link], average: object) -> Iterator
             f"an average is a copy of the model, or a dictionary or list of tensors for its parameters, not {average!r}"
         )
     for path, link in wanted:
-        copied = next((one for one in links_of(root.get_submodule(path)) if one.weight.name == link.weight.name), None)
+        copied = next(
+            (other for other in links_of(root.get_submodule(path)) if other.weight.name == link.weight.name), None
+        )
         if copied is None:
             raise ValueError(
                 f"{link.layer} of this copy is not sparse: it was made before sparsify. Make the average after it"
@@ -104,8 +106,8 @@ def _copy_inside(average: object, paths: Sequence[str], depth: int = 3) -> nn.Mo
         if names.issuperset(paths) and (any(paths) or links_of(average)):
             return average
     inside = [getattr(average, name, None) for name in INSIDE] if depth else []
-    found = (_copy_inside(one, paths, depth - 1) for one in inside if one is not None)
-    return next((one for one in found if one is not None), None)
+    modules = (_copy_inside(value, paths, depth - 1) for value in inside if value is not None)
+    return next((module for module in modules if module is not None), None)
 
 
 def _register_tensors(
@@ -113,28 +115,28 @@ def _register_tensors(
 ) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     if isinstance(average, MutableMapping):
-        keys: dict[int, Any] = {one: name for one, name in names.items() if name in average}
+        keys: dict[int, Any] = {identity: name for identity, name in names.items() if name in average}
     else:
         trained = [id(parameter) for parameter in model.parameters() if parameter.requires_grad]
-        order = next((one for one in (list(names), trained) if len(one) == len(average)), None)
+        order = next((identities for identities in (list(names), trained) if len(identities) == len(average)), None)
         if order is None:
             raise ValueError(
                 "a list of tensors is taken for the parameters of the model in their order: it has "
                 f"{len(average)}, and the model {len(names)} ({len(trained)} of them trained)"
             )
-        keys = {one: index for index, one in enumerate(order)}
-    made = []
+        keys = {identity: index for index, identity in enumerate(order)}
+    pairs = []
     for link in links:
         key = keys.get(id(link.weight.parameter))
         topology = None
         if isinstance(key, str):
             topology = key + (POSITIONS_SUFFIX if link.weight.mask is None else MASK_SUFFIX)
-        one = TensorAverage(average, key, topology if topology in average else None)
-        if key is None or not one.fits(link.weight):
+        tensor_average = TensorAverage(average, key, topology if topology in average else None)
+        if key is None or not tensor_average.fits(link.weight):
             raise ValueError(
                 f"this average does not hold the weight of {link.layer} in its present shape and topology: make it "
                 "after sparsify, from the model's parameters() or state_dict()"
             )
-        made.append((link, one))
-    for link, one in made:
-        link.tensor_averages.append(one)
+        pairs.append((link, tensor_average))
+    for link, tensor_average in pairs:
+        link.tensor_averages.append(tensor_average)

@@ -58,6 +58,7 @@ class Link:
         self.original: Link | None = None
         self.copies: weakref.WeakSet[Link] = weakref.WeakSet()
         self.tensor_averages: list[EditedTogether] = []
+        self.before_load: Callable[[], None] | None = None
         self.on_load: Callable[[], None] | None = None
         self._has_trained = False  # whether gradients have arrived: an average gets none
         self._cleared: weakref.ref[Tensor] | None = None  # the parameter whose gradients are cleared as they arrive
@@ -212,7 +213,7 @@ class Link:
 
 def add_link(module: nn.Module, parameter: nn.Parameter, layer: str) -> Link:
     """Link a sparse weight of a module, which has its mask or its positions by now."""
-    name = next(name for name, one in parameters_of(module).items() if one is parameter)
+    name = next(name for name, candidate in parameters_of(module).items() if candidate is parameter)
     links: dict[str, Link] = module.__dict__.setdefault(LINKS, {})
     links[name] = Link(module, name, layer)
     state_dict_pre_hooks(module)[HOOK] = before_saving
@@ -223,7 +224,7 @@ def add_link(module: nn.Module, parameter: nn.Parameter, layer: str) -> Link:
 def links_of(module: nn.Module) -> list[Link]:
     """The links of a module's own sparse weights."""
     links: dict[str, Link | None] = module.__dict__.get(LINKS, {})
-    return [one for one in links.values() if one is not None]
+    return [link for link in links.values() if link is not None]
 
 
 def unlink(module: nn.Module) -> None:
@@ -250,6 +251,7 @@ def before_forward(module: nn.Module, _args: object) -> None:
 def _before_forward(module: nn.Module) -> None:
     links = links_of(module)
     for link in links:
+        link.weight.refuse_replaced(link.layer)
         link.refuse_mixture()
         link.restore_topology()
         link.weight.zero_inactive()

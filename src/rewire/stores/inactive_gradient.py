@@ -31,7 +31,7 @@ def gradient_tiles(
     row = geometry.shape[1] * geometry.taps
     products = [weight_gradient(x, grad, geometry) for x, grad in pairs]
     for rows in row_tiles(geometry, size):
-        parts = [one.rows(rows) for one in products]
+        parts = [product.rows(rows) for product in products]
         parts += [dense.reshape(geometry.shape[0], -1)[rows].reshape(-1) for dense in dense_gradients]
         tile = parts[0] if products else parts[0].clone()
         for part in parts[1:]:

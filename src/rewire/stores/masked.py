@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire._torch import parameters_of, remove_buffer, remove_load_hook
+from rewire._torch import never_compiled, parameters_of, remove_buffer, remove_load_hook
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
@@ -27,6 +27,7 @@ from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
+from rewire.stores.outside_writes import warn_of_moves
 
 # Weights whose topology is enforced at every step, in turn. An accelerator takes as long for a million as for one.
 SWEPT = {"cpu": 1 << 16}
@@ -64,7 +65,7 @@ class MaskedStore:
         self.optimizers = optimizers
         self.notes: dict[str, str] = {}
         self.ranks = ranks
-        self.layers = [MaskedLayer(one, positions) for one, positions in zip(weights, active, strict=True)]
+        self.layers = [MaskedLayer(weight, positions) for weight, positions in zip(weights, active, strict=True)]
         self.keep_inactive_grads = False  # until the step, which will rank them
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
@@ -104,12 +105,18 @@ class MaskedStore:
         optimizers.refuse_untrained({layer.name: layer.parameter for layer in self.layers})
         for hook in self._loading:
             hook.remove()
+        is_other = any(all(new is not old for old in self.optimizers.all) for new in optimizers.all)
         self.optimizers, self._moves_inactive = optimizers, None
         self._loading = [
-            one.register_load_state_dict_post_hook(layer.invalidate) for one in optimizers.all for layer in self.layers
+            optimizer.register_load_state_dict_post_hook(layer.state_loaded)
+            for optimizer in optimizers.all
+            for layer in self.layers
         ]
         for layer in self.layers:
-            layer.invalidate()
+            if is_other:
+                layer.follow()
+            else:
+                layer.invalidate()
 
     def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
         def clear(parameter: Tensor) -> None:
@@ -117,7 +124,7 @@ class MaskedStore:
                 with torch.no_grad():
                     layer.clear_inactive_grad()
 
-        return clear
+        return never_compiled(clear)
 
     def track_momentum(self, decay: float) -> None:
         """Keep a running average of the dense gradient of every layer from now on."""
@@ -126,17 +133,29 @@ class MaskedStore:
             layer.average = torch.zeros_like(layer.parameter, dtype=torch.float32)
 
     @torch.no_grad()
-    def before_step(self) -> None:
+    def before_step(self) -> set[str]:
         """Update the average of the dense gradient, where one is kept; then clear the inactive gradients."""
         for layer in self.layers:
-            if layer.is_invalid:
-                _convert_loaded_state(self.optimizers, layer)
+            layer.link.weight.refuse_replaced(layer.name)
+        newborn = self._fit_loaded_state()
         self._enforce_topology()
         self._undo_outside_writes()
         for layer in self.layers:
             if layer.average is not None:
                 layer.update_average(self._decay, self.optimizers.grad_scale)
         self.clear_inactive_grads()
+        return newborn
+
+    def _fit_loaded_state(self) -> set[str]:
+        """After loading: convert packed state, start the state of new weights. Returns the layers that have any."""
+        invalid = [layer for layer in self.layers if layer.is_invalid]
+        groups = self.optimizers.groups() if invalid else {}
+        newborn = set()
+        for layer in invalid:
+            _convert_loaded_state(self.optimizers, layer)
+            if layer.start_state(self.optimizers, groups.get(id(layer.parameter), {})):
+                newborn.add(layer.name)
+        return newborn
 
     @torch.no_grad()
     def _enforce_topology(self) -> None:
@@ -148,9 +167,8 @@ class MaskedStore:
         revived = [layer.name for layer in self.layers if layer.undo_outside_writes(look)]
         if revived:
             self._warned = True
-            more = f" and {len(revived) - 3} more layers" if len(revived) > 3 else ""
             warnings.warn(
-                f"something other than the optimizer has written to the weight of {', '.join(revived[:3])}{more}, also "
+                f"something other than the optimizer has written to the weight of {_named(revived)}, also "
                 "where no weight exists. The values there are zero again from this step on. A dense model's values are "
                 "loaded before sparsify, or with load_state_dict(..., strict=False); an average of the weights follows "
                 "the model's topology if it was given to rewirer.register_average",
@@ -168,13 +186,14 @@ class MaskedStore:
         """Zero weights that the optimizer moved although their gradient was zero (Muon; LBFGS after a rewiring).
 
         Whether it does so is checked at the first step that moves weights, and whenever ``may_wait``: the check waits
-        for the device.
+        for the device. On the CPU one inactive weight of each layer is read after every step.
         """
         if may_wait or (self._moves_inactive is None and self._can_move()):
             moved = any(bool((layer.weight.ne(0) & ~layer.local_mask).any()) for layer in self.layers)
             self._moves_inactive = (
                 bool(self._moves_inactive) or moved or not self.optimizers.have_only_elementwise_state
             )
+        self._undo_moves()
         if self._moves_inactive:
             for layer in self.layers:
                 layer.zero_inactive_weights()
@@ -182,6 +201,21 @@ class MaskedStore:
             self._sweep()
         for layer in self.layers:
             layer.remember_weight()
+
+    def _undo_moves(self) -> None:
+        """Undo what gradients did that somebody wrote after they were cleared: a step hook that came after ours."""
+        moved = [layer for layer in self.layers if layer.was_moved()]
+        written = [layer for layer in self.layers if layer.gradient_was_written()]
+        if moved and self._moves_inactive is False:
+            self._moves_inactive = True
+            warn_of_moves(_named([layer.name for layer in moved]))
+        fused = {key for key, group in self.optimizers.groups().items() if group.get("fused")} if written else set()
+        for layer in written:
+            layer.zero_inactive_weights()
+        for layer in self.layers:
+            # A fused optimizer writes to gradients itself: that alone says nothing about its state.
+            if layer in moved or (layer in written and id(layer.parameter) not in fused):
+                layer.zero_inactive_state(self.optimizers)
 
     def _sweep(self) -> None:
         """Zero inactive weights of a few layers or rows, in turn.
@@ -201,8 +235,11 @@ class MaskedStore:
 
     def _can_move(self) -> bool:
         """Whether this step can move any weight: not while a warm-up has a learning rate of zero, for instance."""
-        rates = [group.get("lr", 1.0) for one in self.optimizers.all for group in one.param_groups]
+        rates = [group.get("lr", 1.0) for optimizer in self.optimizers.all for group in optimizer.param_groups]
         return all(isinstance(lr, Tensor) or lr > 0 for lr in rates) and not any(map(found_inf, self.optimizers.all))
+
+    def settle_gradients(self) -> None:
+        """Gradients of inactive weights exist, and are ranked as they are."""
 
     @torch.no_grad()
     def apply(self, edits: Sequence[Edit]) -> None:
@@ -224,7 +261,7 @@ class MaskedStore:
         """Sum the number of weights of each layer over the ranks. A collective: all ranks must call it."""
         if self.ranks is not ALONE:
             for layer, whole in zip(
-                self.layers, total(self.ranks, (one.local_nnz for one in self.layers)), strict=True
+                self.layers, total(self.ranks, (layer.local_nnz for layer in self.layers)), strict=True
             ):
                 layer.set_total_nnz(whole)
 
@@ -239,6 +276,7 @@ class MaskedStore:
 def release(module: nn.Module) -> None:
     """Remove the masks from a module, whose weights are zero where they were off, and the hooks that belong to them."""
     for link in links_of(module):
+        link.weight.refuse_replaced(link.layer)
         link.weight.zero_inactive()
     unlink(module)
     for parameter in masks_of(module):
@@ -246,8 +284,15 @@ def release(module: nn.Module) -> None:
     remove_load_hook(module, _unpack_checkpoint)
 
 
+def _named(layers: Sequence[str]) -> str:
+    return ", ".join(layers[:3]) + (f" and {len(layers) - 3} more layers" if len(layers) > 3 else "")
+
+
 def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Before loading: turn the values and positions of a packed checkpoint into a dense weight and a mask."""
+    for link in links_of(module):
+        if link.before_load is not None:
+            link.before_load()
     for name, parameter in parameters_of(module).items():
         weight = prefix + name
         if parameter is None or weight not in packed_in(state):

@@ -11,23 +11,24 @@ import torch
 from torch import Tensor
 
 from rewire._torch import buffers_of, version, write_count
-from rewire.core.dense_ops import count, is_expanded, is_finite, put, take, top_where_inactive, where_true
-from rewire.core.layer import LayerSpec, Signal, read_score
-from rewire.core.score import AnySignal, ScoreLike, evaluate
-from rewire.core.topology import Edit, ScoredPositions
+from rewire.core.dense_ops import INTEGERS, count, is_expanded, put, take, where_true, zero_off
+from rewire.core.layer import LayerSpec
+from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded, local, shard_like, span
 from rewire.model.select import SelectedWeight
 from rewire.stores.copies import add_link
-from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.loaded_mask import LoadedMask
+from rewire.stores.masked_signals import MaskedSignals
+from rewire.stores.optimizer.optimizers import Optimizers, trained_by
+from rewire.stores.optimizer.rules import SECOND_MOMENT
 from rewire.stores.outside_writes import WriteWatch
 
 SMALL = 1 << 20  # weights; in larger layers the time to clear a gradient is lost in the time to compute it
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # as wide as a weight of so many bytes
 
 Version = tuple[int, int]  # the identity of a tensor and its version counter: equal as long as nobody wrote to it
 
 
-class MaskedLayer:
+class MaskedLayer(MaskedSignals):
     """One weight with its mask."""
 
     def __init__(self, weight: SelectedWeight, active: Tensor) -> None:
@@ -54,9 +55,11 @@ class MaskedLayer:
         self._enforced: Version | None = None
         self._bit_mask: Tensor | None = None  # the mask as integers of all ones or all zeros
         self._cleared: tuple[weakref.ref[Tensor], int] | None = None  # the gradient cleared last, and its write count
+        self._cleared_for: tuple[int, Version] = (0, (0, -1))  # its address, and the version of the mask
         self._writes = WriteWatch()
         self.link = add_link(self.module, self.parameter, self.name)
-        self.link.on_load = self._loaded
+        self.link.before_load, self.link.on_load = self._note_mask, self._loaded
+        self._loaded_mask = LoadedMask()
 
     # Shards: what of the whole weight is in this process.
 
@@ -66,6 +69,8 @@ class MaskedLayer:
         mask = buffers_of(self.module).get(self._mask_name)
         if mask is None:
             raise RuntimeError(f"{self.name} has no mask any more: its Rewirer was removed")
+        if mask.dtype is not torch.bool:
+            self.link.weight.refuse_replaced(self.name)
         return mask
 
     @property
@@ -129,59 +134,6 @@ class MaskedLayer:
             self._positions = (version(mask), weakref.ref(active))
         return active
 
-    # Signals, for the method.
-
-    def read(self, signal: AnySignal) -> Tensor:
-        """The signal at the active positions."""
-        if not isinstance(signal, Signal):
-            return read_score(self, signal)
-        values = take(self._dense(signal), self.to_local(self.active()))
-        return values.sign() if signal is Signal.SIGN else values
-
-    def top_inactive(self, signal: AnySignal, k: int, floor: float = 0.0) -> ScoredPositions:
-        """The ``k`` inactive positions of largest ``|signal|``."""
-        dense = self._dense(signal) if isinstance(signal, Signal) else self._dense_score(signal)
-        top = top_where_inactive(dense, self.local_mask, k, floor)
-        return ScoredPositions(top.values, top.positions + self.span.start) if self.span.start else top
-
-    def read_at(self, signal: AnySignal, positions: Tensor) -> Tensor:
-        """The signal at inactive positions of this process."""
-        if not isinstance(signal, Signal):
-            return evaluate(signal, [self.read_at(one, positions) for one in signal.reads])
-        values = take(self._dense(signal), self.to_local(positions))
-        return values.sign() if signal is Signal.SIGN else values
-
-    def _dense(self, signal: Signal) -> Tensor:
-        if signal is Signal.MOMENTUM:
-            assert self.average is not None, "the method did not declare that it reads momentum"
-            return local(self.average)
-        if signal is Signal.GRAD:
-            grad = self.grad
-            return torch.zeros_like(self.weight) if grad is None else grad.detach()
-        return self.weight
-
-    def _dense_score(self, score: ScoreLike) -> Tensor:
-        dense = [self._dense(signal).sign() if signal is Signal.SIGN else self._dense(signal) for signal in score.reads]
-        return evaluate(score, dense)
-
-    def is_finite(self) -> bool:
-        """Whether the whole gradient is finite."""
-        return self.grad is None or is_finite(self.grad)
-
-    def has_no_gradient(self) -> bool:
-        """Whether no gradient arrived, or only zeros."""
-        return self.grad is None or not bool(self.grad.any())
-
-    def update_average(self, decay: float, scale: Tensor | None) -> None:
-        """Add the dense gradient to its running average; where it is not finite, the average stays as it is."""
-        assert self.average is not None
-        if (grad := self.grad) is not None:
-            if self.average.device != grad.device:  # the model may have moved
-                self.average = self.average.to(grad.device)
-            grad, average = grad if scale is None else grad / scale, local(self.average)
-            moved = average.lerp(grad.to(average), 1 - decay)
-            torch.where(grad.isfinite(), moved, average, out=average)
-
     # Keeping everything zero where no weight exists.
 
     def clear_inactive_grad(self) -> None:
@@ -192,20 +144,44 @@ class MaskedLayer:
         if is_expanded(grad):
             grad = grad.clone(memory_format=torch.contiguous_format)
             self.parameter.grad = shard_like(grad, self.parameter)
-        if self._cleared and self._cleared[0]() is grad and self._cleared[1] == write_count(grad):
+        if self._is_cleared(grad):
             return
-        # Never by multiplying: NaN times zero is NaN.
-        bits = self._bit_mask
-        current = self._enforced == version(self.local_mask)
-        if bits is not None and current and grad.element_size() == bits.element_size():
-            grad.view(bits.dtype).bitwise_and_(bits)
-        else:
-            torch.where(self.local_mask, grad, _zero(grad), out=grad)
+        self._zero_rows(grad, 0, len(grad))
         self._cleared = (weakref.ref(grad), write_count(grad))
+        self._cleared_for = (grad.data_ptr(), version(self.local_mask))
+
+    def _is_cleared(self, grad: Tensor) -> bool:
+        """Whether nothing has touched the gradient, or the mask, since the gradient was cleared.
+
+        torch does not count writes through ``grad.data``. Those to the whole gradient show at an inactive position that
+        is looked at, a new tensor behind ``grad.data`` at its address.
+        """
+        if self._cleared is None or self._cleared[0]() is not grad or self._cleared[1] != write_count(grad):
+            return False
+        same = self._cleared_for == (grad.data_ptr(), version(self.local_mask))
+        return same and self._writes.is_zero_at_witness(grad)
+
+    def was_moved(self) -> bool:
+        """After a step: whether its optimizer has moved inactive weights, as far as the witness tells."""
+        return self._writes.witness_moved()
+
+    def gradient_was_written(self) -> bool:
+        """After a step: whether the gradient was written to, or replaced, since it was cleared."""
+        grad = self.grad
+        if grad is None or self._cleared is None:
+            return False
+        return self._cleared[0]() is not grad or self._cleared[1] != write_count(grad)
+
+    def zero_inactive_state(self, optimizers: Optimizers) -> None:
+        """Zero gradient and optimizer state at inactive positions."""
+        for _, value, rule in optimizers.entries(self.parameter):
+            if rule in (0.0, SECOND_MOMENT):
+                zero_off(self.local_mask, local(value))
+        self.clear_inactive_grad()
 
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
-        self._zero_rows(0, len(self.weight))
+        self._zero_rows(self.weight, 0, len(self.weight))
 
     def remember_weight(self) -> None:
         """The store or the optimizer has just written to the weight, as it may."""
@@ -231,15 +207,47 @@ class MaskedLayer:
         """
         row = max(self.shape[1:].numel(), 1)
         last = min(first + max(room // row, 1), len(self.weight))
-        self._zero_rows(first, last)
+        self._zero_rows(self.weight, first, last)
         return (0 if last >= len(self.weight) else last), room - (last - first) * row
 
-    def _zero_rows(self, first: int, last: int) -> None:
-        mask, bits, part = self.local_mask, self._bit_mask, self.weight[first:last]
+    def _zero_rows(self, dense: Tensor, first: int, last: int) -> None:
+        """Zero some rows of the weight, or of what is laid out like it, at inactive positions."""
+        mask, bits, part = self.local_mask, self._bit_mask, dense[first:last]
         if bits is not None and bits.element_size() == part.element_size() and self._enforced == version(mask):
             part.view(bits.dtype).bitwise_and_(bits[first:last])
         else:
-            torch.where(mask[first:last], part, _zero(part), out=part)
+            zero_off(mask[first:last], part)
+
+    def follow(self) -> None:
+        """Another optimizer: enforce the topology again. Its state was made, or loaded, for this mask."""
+        self.invalidate()
+        self._loaded_mask.note_state()
+
+    def state_loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """The state of an optimizer was loaded, of this weight or of others."""
+        self.invalidate()
+        if id(self.parameter) in trained_by(optimizer):
+            self._loaded_mask.note_state()
+
+    def _note_mask(self) -> None:
+        self._loaded_mask.note(self.local_mask)
+
+    @property
+    def state_is_old(self) -> bool:
+        """Whether a mask was loaded, and the optimizer's state is not rearranged for it yet."""
+        return self._loaded_mask.state_is_old
+
+    def start_state(self, optimizers: Optimizers, group: Mapping[str, object]) -> bool:
+        """After a mask was loaded without optimizer state: start that of the weights that are new.
+
+        Returns whether there are any. If the layer is sharded the answer is the same on every rank.
+        """
+        grown = self._loaded_mask.settle(self.local_mask)
+        if grown is None:
+            return False
+        for state, newborn in optimizers.start_values(self.parameter, group):
+            put(local(state), grown, newborn)
+        return len(grown) > 0 or is_sharded(self.parameter)
 
     def enforce_topology(self, optimizers: Optimizers) -> None:
         """Zero weight and optimizer state at inactive positions, unless that was done for this very mask."""
@@ -247,8 +255,7 @@ class MaskedLayer:
         if self._enforced != version(mask):
             self.zero_inactive_weights()
             for _, value, _ in optimizers.entries(self.parameter):
-                state = local(value)
-                torch.where(mask, state, _zero(state), out=state)
+                zero_off(mask, local(value))
             self._mask_changed()
             self.remember_weight()
 
@@ -262,7 +269,7 @@ class MaskedLayer:
         self._enforced = version(mask)
         self._bit_mask = None
         if self.shape.numel() <= SMALL:
-            self._bit_mask = mask.to(_INTEGERS[self.parameter.element_size()]).neg_()
+            self._bit_mask = mask.to(INTEGERS[self.parameter.element_size()]).neg_()
         self._writes.choose_witness(local(self.parameter), mask, dropped)
 
     def invalidate(self, *_hook_arguments: object) -> None:
@@ -303,7 +310,3 @@ class MaskedLayer:
     def write_state(self, state: Tensor, rows: Tensor, values: Tensor | float) -> None:
         """Write an optimizer's state for some of the active weights, given by their rows in ``active()``."""
         put(local(state), self.to_local(self.active())[rows], values)
-
-
-def _zero(like: Tensor) -> Tensor:
-    return torch.zeros((), dtype=like.dtype, device=like.device)

@@ -1,5 +1,7 @@
 """Notices when something other than the store and the optimizer writes to a masked weight, at almost no cost."""
 
+import warnings
+
 import numpy as np
 from torch import Tensor
 
@@ -47,7 +49,23 @@ class WriteWatch:
         """Whether anyone else wrote to the weight, as far as it can be seen."""
         if self._own_write != version(weight):
             return True
-        if self._witness is None:
-            return False
-        element, address = self._witness
-        return weight.data_ptr() != address or element.item() != 0
+        return self.witness_moved() or (self._witness is not None and weight.data_ptr() != self._witness[1])
+
+    def is_zero_at_witness(self, dense: Tensor) -> bool:
+        """Whether what is laid out like the weight is zero at the position of the witness; not where there is none."""
+        return self._position is not None and dense.device.type == "cpu" and dense[self._position].item() == 0
+
+    def witness_moved(self) -> bool:
+        """Whether the witness is no longer zero."""
+        return self._witness is not None and self._witness[0].item() != 0
+
+
+def warn_of_moves(layers: str) -> None:
+    """Say that a step has moved weights that do not exist."""
+    warnings.warn(
+        f"the step of the optimizer has moved weights of {layers} that do not exist: something wrote to their "
+        "gradients after the Rewirer had cleared them, most likely a step pre-hook that was registered after "
+        "sparsify (register it before), or the optimizer itself adds noise. These weights are zero again, and will be "
+        "after every step",
+        stacklevel=3,
+    )

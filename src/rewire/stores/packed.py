@@ -26,11 +26,12 @@ from rewire.nn.coverage import no_kernel_reason, packable_weight
 from rewire.nn.packed import unpack_module
 from rewire.nn.replace import HWCN_MODULES, restore_torch_module, use_hwcn_module
 from rewire.stores.copies import unlink
+from rewire.stores.gradient_changes import share_scale
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
-from rewire.stores.optimizer.optimizers import Optimizers
-from rewire.stores.optimizer.whole_weights import refuse_matrix_optimizers, refuse_shared_state
-from rewire.stores.packed_edit import apply_edit
+from rewire.stores.optimizer.optimizers import Optimizers, trained_by
+from rewire.stores.optimizer.whole_weights import refuse_matrix_optimizers, refuse_other_state, refuse_shared_state
+from rewire.stores.packed_edit import apply_edit, rearrange_state
 from rewire.stores.packed_layer import PackedLayer
 
 
@@ -64,8 +65,8 @@ class PackedStore:
         """
         self.optimizers, self.ranks = optimizers, ranks
         uses = Counter(id(parameter) for module in model.modules() for parameter in parameters_of(module).values())
-        reasons = [_not_packed_reason(one, uses[id(one.parameter)], keep_masked) for one in weights]
-        self.notes = {one.spec.name: reason for one, reason in zip(weights, reasons, strict=True) if reason}
+        reasons = [_not_packed_reason(weight, uses[id(weight.parameter)], keep_masked) for weight in weights]
+        self.notes = {weight.spec.name: reason for weight, reason in zip(weights, reasons, strict=True) if reason}
         rest = [i for i, reason in enumerate(reasons) if reason]
         self._masked = MaskedStore(
             model, [weights[i] for i in rest], [active[i] for i in rest], [drawn[i] for i in rest], optimizers
@@ -77,6 +78,10 @@ class PackedStore:
         self.layers: list[PackedLayer | MaskedLayer] = [
             self._packed[i] if i in self._packed else masked[i] for i in range(len(weights))
         ]
+        self._loading: list[RemovableHandle] = []
+        self._loaded_optimizers: set[int] = set()  # their identities: state was loaded since the last step
+        self._newborn: set[str] = set()  # layers whose loaded weights have no state yet
+        self._watch_loading()
         self._keep = False
         self._averager: GradientAverager | None = None
         self._hooks: list[RemovableHandle] = []
@@ -105,7 +110,7 @@ class PackedStore:
 
     def _averaged(self) -> None:
         for layer in self._packed.values():
-            layer.gradient.note_norm()
+            layer.gradient.note_gradient()
 
     @property
     def gradient_traffic(self) -> Traffic:
@@ -135,18 +140,68 @@ class PackedStore:
         optimizers.refuse_untrained(weights)
         self.refuse_optimizers(optimizers, weights)
         self._masked.follow(optimizers)
-        self.optimizers = optimizers
+        followed, self.optimizers = self.optimizers.all, optimizers
+        self._watch_loading()
+        self._loaded_optimizers |= {id(new) for new in optimizers.all if all(new is not old for old in followed)}
+
+    def _watch_loading(self) -> None:
+        for hook in self._loading:
+            hook.remove()
+        self._loading = [
+            hook
+            for optimizer in self.optimizers.all
+            for hook in (
+                optimizer.register_load_state_dict_post_hook(lambda loaded: self._loaded_optimizers.add(id(loaded))),
+                optimizer.register_state_dict_pre_hook(lambda _saved: self._rearrange_state()),
+            )
+        ]
 
     def track_momentum(self, decay: float) -> None:
         """Never called: ``sparsify`` refuses methods that read momentum."""
         raise AssertionError("the packed store supplies no momentum")
 
     @torch.no_grad()
-    def before_step(self) -> None:
-        """Fit loaded optimizer state to the weights; nothing inactive has to be cleared in a packed layer."""
+    def before_step(self) -> set[str]:
+        """Fit the optimizers' state to weights that were loaded, or loaded state to the weights."""
+        self._rearrange_state()
         for layer in self._packed.values():
             _convert_loaded_state(self.optimizers, layer)
-        self._masked.before_step()
+            layer.state_positions = layer.module.weight_positions
+        if self._loaded_optimizers:
+            self._loaded_optimizers.clear()
+            refuse_other_state(self.optimizers, self._packed.values())
+        newborn, self._newborn = self._newborn, set()
+        return newborn | self._masked.before_step()
+
+    @torch.no_grad()
+    def _rearrange_state(self) -> None:
+        """If positions were loaded and the state of the layer's optimizer was not, rearrange that state.
+
+        State that was loaded since the last step belongs to the new positions, whichever was loaded first.
+        """
+        old = [layer for layer in self._packed.values() if layer.state_is_old]
+        if not old:
+            return
+        loaded = [
+            trained_by(optimizer) for optimizer in self.optimizers.all if id(optimizer) in self._loaded_optimizers
+        ]
+        groups = self.optimizers.groups()
+        for layer in old:
+            parameter = id(layer.parameter)
+            if any(parameter in ids for ids in loaded):
+                continue
+            if rearrange_state(layer, self.optimizers, groups.get(parameter, {})):
+                self._newborn.add(layer.name)
+
+    @torch.no_grad()
+    def settle_gradients(self) -> None:
+        """Raise for layers whose gradient is not that of the backward pass, up to a factor, which is applied."""
+        for layer in self._packed.values():
+            if layer.parameter.requires_grad:
+                layer.gradient.settle(layer.name)
+        for optimizer in self.optimizers.all:
+            ours = trained_by(optimizer)
+            share_scale([layer.gradient for layer in self._packed.values() if id(layer.parameter) in ours])
 
     def clear_inactive_grads(self) -> None:
         """Only masked layers have any."""
@@ -169,6 +224,7 @@ class PackedStore:
         for index, layer in self._packed.items():
             if len(edits[index].drop) or len(edits[index].grow):
                 apply_edit(layer, edits[index], self.optimizers, groups.get(id(layer.parameter), {}))
+                layer.gradient.record(layer.gradient.is_recording)
         self._masked.apply([edit for index, edit in enumerate(edits) if index not in self._packed])
 
     def refresh(self) -> None:
@@ -180,7 +236,8 @@ class PackedStore:
     @torch.no_grad()
     def remove(self) -> None:
         """Back to plain modules with zeros in place, optimizer state included."""
-        for hook in self._hooks:
+        self._rearrange_state()
+        for hook in self._hooks + self._loading:
             hook.remove()
         if self._averager is not None:
             self._averager.remove()

@@ -1,9 +1,13 @@
-"""How a rewiring changes a packed layer: values, positions, gradient and optimizer state are resized together."""
+"""How a packed layer gets another topology: values, positions, gradient and optimizer state are resized together."""
 
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
 from rewire.core.topology import Edit
 from rewire.stores.optimizer.optimizers import Optimizers
+from rewire.stores.optimizer.rules import Rule, start_value
 from rewire.stores.packed_layer import PackedLayer
 from rewire.stores.rearrange import Rearrangement
 from rewire.stores.sparse_weight import set_values
@@ -24,5 +28,27 @@ def apply_edit(layer: PackedLayer, edit: Edit, optimizers: Optimizers, group: Ma
     for (_, state, _), value in zip(optimizers.entries(layer.parameter), newborn, strict=True):
         state[move.grown_slots] = value
     layer.module.weight_positions = move(before, edit.grow).to(layer.module.weight_positions.dtype)
+    layer.state_positions = layer.gradient_positions = layer.module.weight_positions
     if grad is not None:
         layer.parameter.grad = move(grad)
+
+
+def rearrange_state(layer: PackedLayer, optimizers: Optimizers, group: Mapping[str, object]) -> bool:
+    """After loading: move optimizer state of the old positions to the new ones. Returns whether any weight is new.
+
+    What belongs to a position in both topologies stays with it; a new weight begins as a newborn one does.
+    """
+    before, after = layer.state_positions.long().to(layer.parameter.device), layer.active()
+    layer.state_positions = layer.module.weight_positions
+    if torch.equal(before, after):
+        return False
+    drop, grow = before[~torch.isin(before, after)], after[~torch.isin(after, before)]
+    move = Rearrangement(before, Edit(drop, grow, torch.zeros(len(grow))))
+
+    def with_newborns(state: Tensor, rule: Rule | None) -> Tensor:
+        moved = move(state)
+        moved[move.grown_slots] = start_value(rule, group)
+        return moved
+
+    optimizers.change_state_of_shape(layer.parameter, before.shape, with_newborns)
+    return len(grow) > 0

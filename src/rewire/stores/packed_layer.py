@@ -22,6 +22,9 @@ class PackedLayer:
         self.module = pack_module(weight.module, active, values, weight.spec.name)
         self.parameter = weight.parameter
         self.link = add_link(self.module, self.parameter, self.name)
+        self.link.on_load = self._loaded
+        # The positions that the optimizer's state and the gradient belong to; loading replaces those of the module.
+        self.state_positions = self.gradient_positions = self.module.weight_positions
         self.span = range(weight.spec.numel)
         self.average: Tensor | None = None
         self.frozen = False
@@ -45,6 +48,17 @@ class PackedLayer:
     def active(self) -> Tensor:
         """The flat positions of the weights that exist."""
         return self.module.weight_positions.long()
+
+    @property
+    def state_is_old(self) -> bool:
+        """Whether positions were loaded, and the optimizer's state is not rearranged for them yet."""
+        return self.state_positions is not self.module.weight_positions
+
+    def _loaded(self) -> None:
+        """Drop a gradient whose entries belong to positions from before loading."""
+        before, self.gradient_positions = self.gradient_positions, self.module.weight_positions
+        if self.parameter.grad is not None and not torch.equal(before.long(), self.active().to(before.device)):
+            self.parameter.grad = None
 
     def read(self, signal: AnySignal) -> Tensor:
         """The signal of the weights that exist."""

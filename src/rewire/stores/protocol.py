@@ -24,6 +24,10 @@ class StoredLayer(Layer, Protocol):
     average: Tensor | None  # running average of the dense gradient, for methods that read momentum
 
     @property
+    def state_is_old(self) -> bool:
+        """Whether positions were loaded, and the optimizer's state is rearranged for them before the next step."""
+
+    @property
     def module(self) -> nn.Module:
         """The module that owns the weight."""
 
@@ -97,8 +101,14 @@ class Store(Protocol):
     def track_momentum(self, decay: float) -> None:
         """Keep a running average of the dense gradient of every layer from now on."""
 
-    def before_step(self) -> None:
-        """Leave only active gradients to the optimizers. Once per step, before the first of them."""
+    def settle_gradients(self) -> None:
+        """Before gradients are ranked: raise if they are not those that the optimizer will use."""
+
+    def before_step(self) -> set[str]:
+        """Leave only active gradients to the optimizers. Once per step, before the first of them.
+
+        Returns the names of layers with weights that are new since positions were loaded without optimizer state.
+        """
 
     def clear_inactive_grads(self) -> None:
         """The same, after a closure was evaluated again, or before the other optimizers, within one step."""

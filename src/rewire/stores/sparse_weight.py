@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from rewire._torch import buffers_of, parameters_of
-from rewire.core.dense_ops import put, take, where_true
+from rewire.core.dense_ops import INTEGERS, put, take, where_true
 from rewire.core.state_names import MASK_SUFFIX
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import local
+from rewire.nn.intruders import PARAMETRIZATION, PRUNE, put_on_after_sparsify
 from rewire.nn.packed import Packed, resize
 from rewire.stores.rearrange import Rearrangement
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the size of an element in bytes
 
 
 class SparseWeight:
@@ -26,7 +25,23 @@ class SparseWeight:
     def exists(self) -> bool:
         """Whether the module is still there, and its weight still sparse."""
         module = self._module()
-        return module is not None and (isinstance(module, Packed) or self.name + MASK_SUFFIX in buffers_of(module))
+        if module is None or parameters_of(module).get(self.name) is None:
+            return False
+        return isinstance(module, Packed) or self.name + MASK_SUFFIX in buffers_of(module)
+
+    def refuse_replaced(self, layer: str) -> None:
+        """Raise if pruning or a parametrization of torch has taken over the parameter or the mask."""
+        parameters, mask = parameters_of(self.module), buffers_of(self.module).get(self.name + MASK_SUFFIX)
+        if self.name + "_orig" in parameters or (mask is not None and mask.dtype != torch.bool):
+            intruder = PRUNE
+        elif self.name not in parameters:
+            intruder = PARAMETRIZATION
+        else:
+            return
+        raise RuntimeError(
+            put_on_after_sparsify(intruder, self.name, layer)
+            + ", and has taken over the parameter that is trained sparsely: put it on before sparsify, or remove it"
+        )
 
     @property
     def module(self) -> nn.Module:
@@ -72,7 +87,7 @@ class SparseWeight:
         A version counter would be free, but does not count what is written through ``.data``.
         """
         values = local(self.parameter).detach().contiguous()
-        return values.dtype, int(values.view(_INTEGERS[values.element_size()]).sum(dtype=torch.int64))
+        return values.dtype, int(values.view(INTEGERS[values.element_size()]).sum(dtype=torch.int64))
 
     @torch.no_grad()
     def apply(self, edit: Edit) -> None:

@@ -59,15 +59,15 @@ def _refuse_mismatch(x: Tensor, stages: tuple[Stage, ...], tensors: Sequence[Sta
     if x.dim() != 4 or not len(x):
         raise ValueError(f"a chain reads a batch of N, C, H, W activations with N > 0, not {tuple(x.shape)}")
     chain_shapes(stages, tuple(x.shape[1:]))
-    for stage, given in zip(stages, tensors, strict=True):
-        refuse_unpaired(given.values, given.positions)
-        vectors = [t for t in given[1:4] if t is not None]
+    for stage, stage_tensors in zip(stages, tensors, strict=True):
+        refuse_unpaired(stage_tensors.values, stage_tensors.positions)
+        vectors = [t for t in stage_tensors[1:4] if t is not None]
         if any(t.shape != stage.geometry.shape[:1] for t in vectors):
             shapes = [tuple(t.shape) for t in vectors]
             expected = stage.geometry.shape[:1]
             raise ValueError(f"biases and the weight of batch norm must have the shape {expected}, not {shapes}")
-        if not runs_native(x, given.values, *vectors):
-            types = [f"{t.dtype} on {t.device}" for t in (x, given.values, *vectors)]
+        if not runs_native(x, stage_tensors.values, *vectors):
+            types = [f"{t.dtype} on {t.device}" for t in (x, stage_tensors.values, *vectors)]
             raise ValueError(f"chains run on native kernels, which take float32 tensors on the CPU, not {types}")
 
 
@@ -79,8 +79,8 @@ def _by_stage(moments: Tensor, stages: Sequence[Stage]) -> list[Moments]:
 
 def _plans(stages: Sequence[Stage], shapes: ChainShapes, tensors: Sequence[StageTensors]) -> list[Plan]:
     return [
-        cached_plan(Plan, stage.geometry, given.positions, *shapes.activations[stage.source][1:])
-        for stage, given in zip(stages, tensors, strict=True)
+        cached_plan(Plan, stage.geometry, stage_tensors.positions, *shapes.activations[stage.source][1:])
+        for stage, stage_tensors in zip(stages, tensors, strict=True)
     ]
 
 
@@ -99,13 +99,15 @@ class _Structures:
         self.array = (ChainStage * len(stages))()
         self._kept: list[Tensor | None] = [moments, *before_norm, *outputs]
         filled = zip(stages, plans, tensors, _by_stage(moments, stages), before_norm, outputs, strict=True)
-        for to, (stage, plan, given, (mean, variance), convolved, output) in zip(self.array, filled, strict=True):
+        for to, (stage, plan, stage_tensors, (mean, variance), convolved, output) in zip(
+            self.array, filled, strict=True
+        ):
             to.conv = plan.passes
             to.source, to.addend = stage.source, -1 if stage.addend is None else stage.addend
             to.pool, to.eps, to.relu_limit = stage.pool, stage.eps, stage.relu_limit
             to.mean, to.variance = mean.data_ptr(), variance.data_ptr()
             to.before_norm, to.output = convolved.data_ptr(), address(output)
-            self._fill_parameters(to, plan, given)
+            self._fill_parameters(to, plan, stage_tensors)
 
     def _fill_parameters(self, to: ChainStage, plan: Plan, given: StageTensors) -> None:
         values, positions = given.values.contiguous(), given.positions
@@ -176,7 +178,7 @@ def _grouped(flat: Sequence[Any]) -> list[StageTensors]:
 
 def _hwcn(activations: Sequence[Tensor | None]) -> list[Any]:
     """The activations as [H, W, C, N]."""
-    return [None if one is None else to_hwcn(one) for one in activations]
+    return [None if activation is None else to_hwcn(activation) for activation in activations]
 
 
 class _Gradients:
@@ -198,10 +200,12 @@ class _Gradients:
         like = inputs.permute(3, 2, 0, 1)
         self._gradient_buffers = [None, *_empty(like, self._plan.shapes[1:])]
         self._values = [
-            torch.empty_like(given.values, memory_format=torch.contiguous_format) if value_needed else None
-            for given, value_needed in zip(tensors, needed[::TENSORS], strict=True)
+            torch.empty_like(stage_tensors.values, memory_format=torch.contiguous_format) if value_needed else None
+            for stage_tensors, value_needed in zip(tensors, needed[::TENSORS], strict=True)
         ]
-        self._norms = [(torch.empty_like(given.weight), torch.empty_like(given.bias)) for given in tensors]
+        self._norms = [
+            (torch.empty_like(stage_tensors.weight), torch.empty_like(stage_tensors.bias)) for stage_tensors in tensors
+        ]
         self.of_input = None if self._plan.input is None else self._gradient_buffers[self._plan.input]
 
     def run(self, structures: _Structures, inputs: Tensor, grad: Tensor) -> None:
@@ -224,12 +228,12 @@ class _Gradients:
 
     def of_tensors(self) -> list[Tensor | None]:
         """Of all tensors of all stages, in the order of ``StageTensors``."""
-        found: list[Tensor | None] = []
+        grads: list[Tensor | None] = []
         for plan, buffers, values, norm, bias_needed in zip(
             self._plans, self._plan.stages, self._values, self._norms, self._bias_needed, strict=True
         ):
             if plan.order is not None and values is not None:
                 values = torch.empty_like(values).index_copy_(0, plan.order, values)
             before_norm = self._gradient_buffers[buffers.before_norm]
-            found += (values, before_norm.sum((0, 2, 3)) if bias_needed else None, *norm, None)  # type: ignore[union-attr]
-        return found
+            grads += (values, before_norm.sum((0, 2, 3)) if bias_needed else None, *norm, None)  # type: ignore[union-attr]
+        return grads

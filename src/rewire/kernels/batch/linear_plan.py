@@ -60,7 +60,7 @@ class LinearPlan:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays."""
-        return sum(one.nbytes for one in (self._row_ptr, self._transposed_row_ptr, self._col_idx, self._perm))
+        return sum(array.nbytes for array in (self._row_ptr, self._transposed_row_ptr, self._col_idx, self._perm))
 
 
 class InputsFirstPlan(LinearPlan):

@@ -123,8 +123,8 @@ def _factors(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient of the weight; the factor of x and the constant in the gradient of x."""
     factors = torch.empty_like(scale), torch.empty_like(scale), torch.empty_like(scale)
-    given = (scale.data_ptr(), *(t.data_ptr() for t in known), eps, *(t.data_ptr() for t in sums), count, len(scale))
-    native().rewire_batch_norm_factors(*given, *(factor.data_ptr() for factor in factors))
+    inputs = (scale.data_ptr(), *(t.data_ptr() for t in known), eps, *(t.data_ptr() for t in sums), count, len(scale))
+    native().rewire_batch_norm_factors(*inputs, *(factor.data_ptr() for factor in factors))
     return factors
 
 

@@ -118,7 +118,7 @@ def backward_operator(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of ``x`` and of ``values``; an empty tensor for one that is not needed."""
     both = backward(grad, x, values, positions, Geometry.of(geometry), (wanted[0], wanted[1]))
-    return tuple(x.new_empty(0) if one is None else one for one in both)  # type: ignore[return-value]
+    return tuple(x.new_empty(0) if gradient is None else gradient for gradient in both)  # type: ignore[return-value]
 
 
 @operator.register_fake

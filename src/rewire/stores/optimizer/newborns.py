@@ -60,12 +60,12 @@ class Newborns:
         if not self.waiting:
             return
         ours, groups = trained_by(optimizer), optimizers.groups()
-        here = [one for one in layers if one.name in self.waiting and id(one.parameter) in ours]
-        here = [one for one in here if one.parameter.grad is not None]
-        moments = [one for layer in here for one in _second_moments(optimizers, optimizer, layer)]
+        here = [layer for layer in layers if layer.name in self.waiting and id(layer.parameter) in ours]
+        here = [layer for layer in here if layer.parameter.grad is not None]
+        moments = [moment for layer in here for moment in _second_moments(optimizers, optimizer, layer)]
         skips = total(ranks, [int(found_inf(optimizer))] if moments else [])
         if not any(skips):
-            self.waiting -= {one.name for one in here}
+            self.waiting -= {layer.name for layer in here}
             _start(moments, groups, ranks)
 
 
@@ -116,22 +116,27 @@ def _second_moments(
 
 def _start(moments: Sequence[_SecondMoment], groups: Mapping[int, Mapping[str, Any]], ranks: Ranks) -> None:
     """Write the second moments of the newborn weights. The means are those of all ranks, exact to the last bit."""
-    counts = total(ranks, [n for one in moments for n in (one.survivors, len(one.newborn), one.has_negative)])
+    counts = total(
+        ranks, [n for moment in moments for n in (moment.survivors, len(moment.newborn), moment.has_negative)]
+    )
     survivors, newborn, negative = counts[::3], counts[1::3], counts[2::3]
     means = exact_means(
         # Newborn weights have zeros there, so the sum over all weights is the sum over the surviving ones.
-        [*(_finite(one.values).clamp(min=0) for one in moments), *(_finite(one.squares) for one in moments)],
+        [
+            *(_finite(moment.values).clamp(min=0) for moment in moments),
+            *(_finite(moment.squares) for moment in moments),
+        ],
         survivors + newborn,
         ranks,
     )
     of_survivors, of_newborn = means[: len(moments)], means[len(moments) :]
-    for i, one in enumerate(moments):
-        if one.known:
-            correction = _bias_correction(groups[id(one.layer.parameter)], one.step)
-            start = (one.squares.clamp(min=of_newborn[i]) * correction).clamp(min=of_survivors[i])
-            one.layer.write_state(one.state, one.newborn, start)
+    for i, moment in enumerate(moments):
+        if moment.known:
+            correction = _bias_correction(groups[id(moment.layer.parameter)], moment.step)
+            start = (moment.squares.clamp(min=of_newborn[i]) * correction).clamp(min=of_survivors[i])
+            moment.layer.write_state(moment.state, moment.newborn, start)
         elif not negative[i] and survivors[i] >= ENOUGH:
-            one.layer.write_state(one.state, one.newborn, of_survivors[i])
+            moment.layer.write_state(moment.state, moment.newborn, of_survivors[i])
 
 
 def _finite(values: Tensor) -> Tensor:

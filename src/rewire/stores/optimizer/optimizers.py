@@ -19,15 +19,15 @@ class Optimizers:
 
     def __init__(self, given: Given) -> None:
         outer = [given] if isinstance(given, torch.optim.Optimizer) else list(given)
-        chains = [list(_chain(one)) for one in outer]
+        chains = [list(_chain(optimizer)) for optimizer in outer]
         self.all = [chain[-1] for chain in chains]  # those whose steps are watched
         # A wrapper may keep state of its own: slow weights, perturbations. Where both share it, the inner one counts.
-        states = {id(one.state): one for chain in chains for one in chain if hasattr(one, "state")}
+        states = {id(holder.state): holder for chain in chains for holder in chain if hasattr(holder, "state")}
         self._holders = list(states.values())
 
     def groups(self) -> dict[int, dict[str, Any]]:
         """The group of options of each parameter, by the parameter's identity."""
-        return {id(p): group for one in self.all for group in one.param_groups for p in group["params"]}
+        return {id(p): group for optimizer in self.all for group in optimizer.param_groups for p in group["params"]}
 
     def entries(self, parameter: Tensor) -> Iterator[tuple[str, Tensor, Rule | None]]:
         """Key, tensor and rule of all state that has a value for every weight of the parameter."""
@@ -49,10 +49,18 @@ class Optimizers:
         for holder in self._holders:
             map_state(holder, parameter, change)
 
+    def change_state_of_shape(
+        self, parameter: Tensor, shape: torch.Size, change: Callable[[Tensor, Rule | None], Tensor]
+    ) -> None:
+        """Replace each tensor by ``change(tensor, rule)`` that has a value for every weight of an earlier shape."""
+        for holder in self._holders:
+            for key, value in list(weight_entries(holder, parameter, shape)):
+                holder.state[parameter][key] = change(value, rule_of(holder, key))
+
     @property
     def grad_scale(self) -> Tensor | None:
         """By what a ``GradScaler`` multiplied the gradients that fused optimizers are about to divide by it."""
-        scales = (getattr(one, "grad_scale", None) for one in self.all)
+        scales = (getattr(optimizer, "grad_scale", None) for optimizer in self.all)
         return next((scale for scale in scales if scale is not None), None)
 
     @property
@@ -62,8 +70,8 @@ class Optimizers:
 
     def refuse_untrained(self, weights: Mapping[str, Tensor]) -> None:
         """Raise, with their names, if there are weights that no optimizer trains, or more than one."""
-        held = [trained_by(one) for one in self.all]
-        trainers = {name: sum(id(weight) in ids for ids in held) for name, weight in weights.items()}
+        id_sets = [trained_by(optimizer) for optimizer in self.all]
+        trainers = {name: sum(id(weight) in ids for ids in id_sets) for name, weight in weights.items()}
         missing = [name for name, count in trainers.items() if not count]
         if missing:
             who = "the optimizer does not hold" if len(self.all) == 1 else "none of the optimizers holds"
@@ -89,7 +97,7 @@ def _chain(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
     while wrapped is not None:
         yield wrapped
         inside = [getattr(wrapped, name, None) for name in _INSIDE]
-        wrapped = next((one for one in inside if isinstance(one, torch.optim.Optimizer)), None)
+        wrapped = next((candidate for candidate in inside if isinstance(candidate, torch.optim.Optimizer)), None)
 
 
 def unwrap_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

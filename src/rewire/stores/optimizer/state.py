@@ -8,13 +8,17 @@ from torch import Tensor
 from rewire.stores.optimizer.rules import SHARED, rule_of
 
 
-def weight_entries(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
+def weight_entries(
+    optimizer: torch.optim.Optimizer, parameter: Tensor, shape: torch.Size | None = None
+) -> Iterator[tuple[str, Tensor]]:
     """The entries of a parameter's state that have a value for every weight: momentum, second moments, ...
 
-    An entry that is known to be shared by rows or columns is none of them even if its shape fits.
+    An entry that is known to be shared by rows or columns is none of them even if its shape fits. ``shape``: that of
+    the parameter when the optimizer last stepped, if it has another one now.
     """
+    shape = parameter.shape if shape is None else shape
     for key, value in optimizer.state.get(parameter, {}).items():
-        if isinstance(value, Tensor) and value.shape == parameter.shape and rule_of(optimizer, key) != SHARED:
+        if isinstance(value, Tensor) and value.shape == shape and rule_of(optimizer, key) != SHARED:
             if not value.is_floating_point():
                 raise ValueError(
                     f"{type(optimizer).__name__} keeps {key} as {value.dtype}, in a code of its own: what stands for "
@@ -37,7 +41,7 @@ def map_state(optimizer: torch.optim.Optimizer, parameter: Tensor, change: Calla
 
 def packed_entries(optimizer: torch.optim.Optimizer, parameter: Tensor, nnz: int) -> list[str]:
     """The entries of a dense parameter's state that come from a packed checkpoint, with one value for each non-zero."""
-    found = []
+    keys = []
     for key, value in optimizer.state.get(parameter, {}).items():
         if not isinstance(value, Tensor) or value.shape != (nnz,) or parameter.dim() == 1:
             continue
@@ -49,8 +53,8 @@ def packed_entries(optimizer: torch.optim.Optimizer, parameter: Tensor, nnz: int
                 f"Say which: rewire.stores.optimizer.register({type(optimizer).__name__}, {key}=0.0) or {key}='shared'"
             )
         if rule != SHARED:
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def has_only_elementwise_state(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,8 +1,9 @@
 """Optimizers that read a weight as a matrix, or keep state for rows and columns: the packed store has none to give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire.stores.optimizer.optimizers import Optimizers, trained_by
 from rewire.stores.optimizer.state import has_only_elementwise_state
@@ -42,3 +43,23 @@ def refuse_shared_state(optimizers: Optimizers, parameters: Sequence[Tensor]) ->
                 f"{type(optimizer).__name__} keeps state that has no entry for each weight, so the packed store "
                 "cannot move it with the weights: use store='masked'"
             )
+
+
+class NamedWeight(Protocol):
+    """A packed layer, as far as it is asked here."""
+
+    name: str
+    parameter: nn.Parameter
+
+
+def refuse_other_state(optimizers: Optimizers, layers: Iterable[NamedWeight]) -> None:
+    """Raise if state was loaded that has another number of values than its packed weight."""
+    for layer in layers:
+        for optimizer in optimizers.all:
+            for key, value in optimizer.state.get(layer.parameter, {}).items():
+                if isinstance(value, Tensor) and value.numel() != 1 and value.shape != layer.parameter.shape:
+                    raise ValueError(
+                        f"{key} was loaded into {type(optimizer).__name__} with {value.numel()} values for "
+                        f"{layer.name}, which has {layer.parameter.numel()} weights: load the model's state_dict of "
+                        "the same checkpoint too"
+                    )

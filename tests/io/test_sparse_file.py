@@ -82,6 +82,12 @@ def test_a_file_of_another_model_is_refused(tmp_path):
         rewire.load_sparse(tmp_path / "a", plain("mlp"))
 
 
+def test_a_kernel_of_another_size_is_refused(tmp_path):
+    save_sparse(nn.Conv2d(2, 8, 3, padding=1), tmp_path / "a")
+    with pytest.raises(ValueError, match=r"weight has shape \(8, 2, 3, 3\), the model's \(8, 2, 5, 5\)"):
+        rewire.load_sparse(tmp_path / "a", nn.Conv2d(2, 8, 5, padding=2))
+
+
 def test_values_outside_the_mask_are_refused_and_leave_no_file(tmp_path):
     model = network()
     model[0].weight.data += 1

@@ -39,7 +39,9 @@ def faster_packed_layers(
     def keep_input(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         inputs[layer] = args[0].detach()
 
-    in_attention = {one for part in model.modules() if type(part) is nn.MultiheadAttention for one in part.modules()}
+    in_attention = {
+        module for part in model.modules() if type(part) is nn.MultiheadAttention for module in part.modules()
+    }
     hooks = [layer.register_forward_pre_hook(keep_input) for layer in layers if layer not in in_attention]
     model(example)
     for hook in hooks:

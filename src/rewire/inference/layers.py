@@ -47,13 +47,13 @@ def packable_layers(model: nn.Module) -> list[nn.Module]:
 
 def _layers_read_otherwise(model: fx.GraphModule) -> dict[nn.Module, str]:
     """The layers, with their names, whose weight a graph reads other than by calling what the layer computes."""
-    found = {}
+    names = {}
     for name, node in parameter_reads(model.graph):
         layer = model.get_submodule(name)
         is_weight = is_packable(layer) and str(node.target).rpartition(".")[2] == packable_weight(layer)
         if is_weight and not all(is_kernel_call(user, node, layer) for user in node.users):
-            found[layer] = name
-    return found
+            names[layer] = name
+    return names
 
 
 def pack_nonzeros(layers: list[nn.Module]) -> None:

@@ -183,11 +183,11 @@ def _lower_relu(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Te
 
 def _lower_alias(builder: ProgramBuilder, node: fx.Node, module: nn.Module, x: Tensor) -> Tensor:
     """Modules that return their input in inference, or flatten it. Only flattening several pixels copies anything."""
-    given = node.args[0]
-    assert isinstance(given, fx.Node)
+    input_node = node.args[0]
+    assert isinstance(input_node, fx.Node)
     y: Tensor = builder.run_on_meta(node)
-    source = builder.activation(given)
-    builder.aliases[node] = given
+    source = builder.activation(input_node)
+    builder.aliases[node] = input_node
     if y.shape == x.shape or (source.pixels == 1 and y.shape == (len(x), source.channels)):
         builder.activations[node] = source
     elif y.shape == (len(x), source.channels * source.pixels):

@@ -1,6 +1,7 @@
 """Questions about the nodes of a traced graph."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -26,14 +27,18 @@ def only_user(node: fx.Node) -> fx.Node | None:
     return users[0] if len(users) == 1 else None
 
 
-def modules_called_once(graph: fx.Graph) -> list[fx.Node]:
+def modules_called_once(model: fx.GraphModule) -> list[fx.Node]:
     """The calls of modules that the graph uses just there, so that changing the module changes this call alone.
 
-    A module whose weight or bias the graph reads directly is used there as well.
+    A module is also used where the graph reads its weight or bias directly, and where a module that contains it is
+    called.
     """
-    calls = [node for node in graph.nodes if node.op == "call_module"]
-    used = [node.target for node in calls] + [layer for layer, _ in parameter_reads(graph)]
-    return [node for node in calls if used.count(node.target) == 1]
+    calls = [node for node in model.graph.nodes if node.op == "call_module"]
+    used = [model.get_submodule(layer) for layer, _ in parameter_reads(model.graph)]
+    for node in calls:
+        used += model.get_submodule(str(node.target)).modules()
+    counts = Counter(used)
+    return [node for node in calls if counts[model.get_submodule(str(node.target))] == 1]
 
 
 def parameter_reads(graph: fx.Graph) -> list[tuple[str, fx.Node]]:

@@ -25,7 +25,8 @@ def pack(
 
     Takes a masked or packed model, or a plain one with zeros. Layers denser than ``densest`` stay dense; with
     ``measure=True`` every layer is timed packed and dense, on the input it gets when the model runs on ``example``,
-    and the faster form is taken; the projections of ``nn.MultiheadAttention`` are always chosen by ``densest``.
+    and the faster form is taken; the projections of ``nn.MultiheadAttention`` are always chosen by ``densest``. With an
+    ``example``, what tracing recorded of the model is compared with the model itself.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
     >>> _ = model[0].weight.data.mul_(torch.eye(8)[:4])
@@ -34,7 +35,7 @@ def pack(
     """
     if measure and example is None:
         raise ValueError("measure=True needs an example input to run the layers on: pack(model, example, measure=True)")
-    packed = trace(to_dense(model).eval())
+    packed = trace(to_dense(model).eval(), example)
     for parameter in packed.parameters():
         parameter.requires_grad_(False)
         parameter.data = parameter.data.contiguous()

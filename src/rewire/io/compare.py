@@ -1,11 +1,14 @@
 """Checks of a file that was just written: the same tensors, and a network that computes the same outputs."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from rewire.model.modes import evaluating
+from rewire.model.outputs import relative_difference
 from rewire.model.state_names import masks_in, without_masks
 from rewire.stores.convert import to_dense
 
@@ -14,9 +17,14 @@ def state_on_cpu(masked: nn.Module) -> dict[str, Tensor]:
     """The ``state_dict``, every tensor copied to the CPU. Raises if a weight is not zero where its mask is off."""
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in masked.state_dict().items()}
     for name, mask in masks_in(state).items():
-        if bool((state[name].ne(0) & ~mask).any()):
-            raise ValueError(f"{name} has values where its mask says that there is no weight: set them to zero first")
+        refuse_values_outside(name, state[name], mask)
     return state
+
+
+def refuse_values_outside(name: str, weight: Tensor, mask: Tensor) -> None:
+    """Raise if a weight is not zero where its mask is off: a file without these values would be of another network."""
+    if bool((weight.ne(0) & ~mask).any()):
+        raise ValueError(f"{name} has values where its mask says that there is no weight: set them to zero first")
 
 
 def compare_tensors(written: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> None:
@@ -46,12 +54,16 @@ def compare_networks(masked: nn.Module, state: Mapping[str, Tensor], example: Te
         compare_outputs(masked(x), dense(x))
 
 
-def compare_outputs(
-    expected: Tensor, output: Tensor, tolerance: float = 1e-5, name: str = "what was read back"
-) -> None:
-    """Raise if two outputs differ by more than ``tolerance``, relative to the largest expected magnitude."""
-    same = (expected == output) | (expected.isnan() & output.isnan())
-    largest = max(float(expected.abs().nan_to_num().max()), 1e-3)
-    difference = float(torch.where(same, 0.0, (expected - output).abs()).max()) / largest
+def compare_outputs(expected: Any, output: Any, tolerance: float = 1e-5, name: str = "what was read back") -> None:
+    """Raise if a tensor of two outputs differs by more than ``tolerance``, relative to its largest expected magnitude.
+
+    Outputs may be tuples, dictionaries and whatever else torch's pytrees know. An empty tensor has no difference.
+    """
+    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(expected)):
+        raise ValueError(f"the network returns no tensor to compare, but {type(expected)}: write it without example")
+    try:
+        difference = relative_difference(expected, output)
+    except ValueError as error:
+        raise ValueError(f"{name} computes something else: {error}") from error
     if not difference <= tolerance:
         raise ValueError(f"{name} computes something else: {difference:.1e} apart, relative")

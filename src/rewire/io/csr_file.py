@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rewire.io.compare import compare_networks, compare_tensors
+from rewire.io.compare import compare_networks, compare_tensors, state_on_cpu
 from rewire.io.csr import csr_arrays, csr_tensor
 from rewire.io.files import first_line, write_checked
 from rewire.model.state_names import masks_in
@@ -23,10 +23,10 @@ def to_csr(model: nn.Module) -> dict[str, Tensor]:
     Those are the outputs of Linear and Conv layers; GPT-2's ``Conv1D`` and transposed convolutions have inputs first.
     Entries are the weights that exist by topology, so an active weight whose value is zero is stored.
     """
-    state = to_masked(model).state_dict()
+    state = state_on_cpu(to_masked(model))
     matrices = {}
     for name, mask in masks_in(state).items():
-        row_ptr, col_idx, values = csr_arrays(state[name].detach().cpu(), mask.cpu())
+        row_ptr, col_idx, values = csr_arrays(state[name], mask)
         matrices[name] = csr_tensor(row_ptr, col_idx, values, (len(mask), mask[0].numel()))
     return matrices
 

@@ -27,9 +27,15 @@ class DamagedFileError(ValueError):
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path``: renamed to ``path`` if the block succeeds, removed if it raises."""
+    """A temporary file beside ``path``: renamed to ``path`` if the block succeeds, removed if it raises.
+
+    If ``path`` is a symbolic link, the link stays and the file that it points to is replaced.
+    """
+    path = _behind_links(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is a pipe, a socket or a device, not a file: give the name of a file")
     temporary = path.with_name(f"{UNFINISHED}{os.getpid()}.{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,6 +50,19 @@ def unfinished(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _behind_links(path: Path) -> Path:
+    """The path itself, or what it points to as a symbolic link, which need not exist."""
+    if not path.is_symlink():
+        return path
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError):  # RuntimeError before Python 3.13
+        target = path
+    if target.is_symlink():
+        raise OSError(f"{path} is a symbolic link that leads back to itself: give the name of a file")
+    return target
 
 
 def write_checked(path: str | Path, write: Callable[[Path], None], check: Callable[[Path], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from rewire._extras import need
 from rewire.io.compare import compare_outputs
@@ -37,7 +38,7 @@ def save_onnx(
     model = to_dense(model).cpu().eval()
     example = example.detach().cpu()
     batch = torch.export.Dim("batch")
-    traced = example if len(example) > 1 else example.expand(2, *example.shape[1:]).contiguous()  # 1 would be fixed
+    traced = example if len(example) > 1 else _samples(example, 2)  # the sizes 0 and 1 would be fixed
     with warnings.catch_warnings(), _only_errors("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter calls parts of torch that torch deprecates
         program = torch.export.export(model, (traced,), dynamic_shapes=({0: batch},), strict=False)
@@ -48,14 +49,26 @@ def save_onnx(
 
     def check(file: Path) -> None:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        generator = torch.Generator().manual_seed(0)
-        for x in (example, torch.randn(3, *example.shape[1:], generator=generator, dtype=example.dtype)):
+        for x in (example, _samples(example, 3)):
             with torch.no_grad():
-                expected = model(x)
-            output = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
-            compare_outputs(expected, torch.from_numpy(output), tolerance, "ONNX Runtime")
+                expected = [leaf for leaf in tree_leaves(model(x)) if isinstance(leaf, Tensor)]
+            outputs = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+            compare_outputs(expected, list(map(torch.as_tensor, outputs)), tolerance, "ONNX Runtime")
 
     write_checked(path, lambda file: exported.save(str(file)), check)
+
+
+def _samples(example: Tensor, count: int) -> Tensor:
+    """Random samples of the example's shape. Integers are not made up: they may be indices, as of an embedding.
+
+    Each is taken from the same place in some sample of the example, so that it has a meaning there.
+    """
+    shape, generator = (count, *example.shape[1:]), torch.Generator().manual_seed(0)
+    if example.is_floating_point() or example.is_complex():
+        return torch.randn(shape, generator=generator, dtype=example.dtype)
+    if not len(example):
+        return example.new_zeros(shape)
+    return example.gather(0, torch.randint(len(example), shape, generator=generator))
 
 
 def _name_batch(graph: Any) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rewire._torch import from_semi_structured, parameters_of, semi_structured_arrays
+from rewire.io.compare import refuse_values_outside
 from rewire.model.kinds import weights_of
 from rewire.model.layouts import Layout
 from rewire.model.state_names import masks_of
@@ -92,16 +93,17 @@ def _refuse_other_pattern(name: str, mask: Tensor) -> None:
 
 def _matrices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     """Each sparse weight and its mask as matrices: outputs, and the inputs tap by tap."""
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    matrices: dict[str, tuple[Tensor, Tensor]] = {}
     for path, module in to_masked(model).named_modules():
         for name, mask in masks_of(module).items():
             layout, weight = weights_of(module)[name], parameters_of(module)[name]
             assert weight is not None
             full_name = f"{path}.{name}" if path else name
-            found[full_name] = (_matrix(weight.detach().cpu(), layout), _matrix(mask.cpu(), layout))
-    if not found:
+            refuse_values_outside(full_name, weight.detach(), mask)
+            matrices[full_name] = (_matrix(weight.detach().cpu(), layout), _matrix(mask.cpu(), layout))
+    if not matrices:
         raise ValueError("the model has no sparse weight: sparsify it, and export it before remove()")
-    return found
+    return matrices
 
 
 def _matrix(weight: Tensor, layout: Layout) -> Tensor:

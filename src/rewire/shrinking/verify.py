@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
+from rewire.model.outputs import relative_difference
 from rewire.shrinking.graph import ShrinkError
 
 TOLERANCE = 1e-9  # relative, in float64
@@ -88,26 +89,6 @@ def own_precision(model: nn.Module, example: tuple[Any, ...]) -> tuple[Any, ...]
 
     converted: tuple[Any, ...] = tree_map_only(Tensor, convert, example)
     return converted
-
-
-def relative_difference(expected: Any, outputs: Any) -> float:
-    """The largest difference of all output tensors, each relative to its largest expected magnitude."""
-    pairs = zip(tree_leaves(expected), tree_leaves(outputs), strict=True)
-    return max((_of_tensors(a, b) for a, b in pairs if isinstance(a, Tensor)), default=0.0)
-
-
-def _of_tensors(expected: Tensor, output: Tensor) -> float:
-    if expected.shape != output.shape or expected.dtype != output.dtype:
-        raise ValueError(
-            f"its output is {tuple(output.shape)} {output.dtype} instead of {tuple(expected.shape)} {expected.dtype}"
-        )
-    if not expected.numel():
-        return 0.0
-    same = (expected == output) | (expected.isnan() & output.isnan())
-    apart = torch.where(same, 0.0, (expected.double() - output.double()).abs())
-    scale = max(float(expected.double().abs().nan_to_num(0, 0, 0).max()), 1e-3)
-    largest = float(apart.max())
-    return largest / scale if largest == largest else float("inf")
 
 
 def _inputs(example: tuple[Any, ...], scales: tuple[float, ...]) -> Iterator[tuple[Any, ...]]:

@@ -28,6 +28,7 @@ def test_means_and_differences_with_intervals():
     rows = {heads: cells[0] for heads, cells in means.rows}
     assert [heads for heads, _ in means.rows] == [("RigL",), ("GGR",)]
     assert (rows["GGR",].text, rows["GGR",].spread) == ("73.00", "8.96")  # 4.302653 * sqrt(13 / 3)
+    assert rows["GGR",].std == pytest.approx(13**0.5)  # of the sample, as in every file of numbers
     ((heads, (cell,)),) = less.rows
     assert heads == ("RigL",)
     assert (cell.text, cell.spread) == ("-1.33", "1.43")  # -1, -1, -2
@@ -70,6 +71,14 @@ def test_a_dense_reference_has_a_column_of_its_own():
         "Dense": ["90.00", "·", "·"],
         "GGR": ["·", "85.00", "80.00"],
     }
+
+
+def test_settings_without_an_effect_on_dense_runs_make_no_column():
+    sparse = replace(BASE, every=98, store="packed")
+    dense = replace(BASE, method="dense", sparsity=0.0)
+    means, _ = comparison_tables(made(seeds(sparse, 70, 72) | seeds(dense, 75, 76)), Arrangement())
+    assert means.columns == (("", "all"),)
+    assert {heads: cells[0].text for heads, cells in means.rows} == {("Dense",): "75.50", ("GGR",): "71.00"}
 
 
 def test_differences_need_several_seeds():

@@ -57,7 +57,7 @@ def test_the_weights_of_the_starved_layer_epoch_by_epoch():
             line["nnz"][2] = 20 * (epoch + 1) + one.run.seed
     ((title, curves),) = recoveries(Study(records, runs)).items()
     assert title == "VGG-small on digits, 97 %"
-    assert set(curves) == {"RigL", "DSR", "GGR", "GGR, uniform start"}
+    assert set(curves) == {"RigL, starved start", "DSR, starved start", "GGR, starved start", "GGR, uniform start"}
     for curve in curves.values():
         assert [one.tolist() for one in curve] == [[7, 20, 40], [8, 21, 41]]
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.lab.made_up import SHAPES, masks, record, sweep, write
 
-from rewire.lab.report import figures, style
+from rewire.lab.report import figures, hover, style
 from rewire.lab.report.looks import all_looks, look_of_label
 from rewire.lab.report.pictures import pictures
 from rewire.lab.results import read_records
@@ -43,6 +43,20 @@ def test_layer_density_shows_the_mean_of_the_seeds_for_each_method(records):
     assert lines(below)["GGR"].get_ydata() == pytest.approx(counts)
     assert lines(above)["GGR"].get_ydata() == pytest.approx(np.array(counts) / sizes)
     assert [label.get_text() for label in below.get_xticklabels()] == list(SHAPES)
+    assert [axes.get_ylabel() for axes in (above, below)] == ["density", "active weights"]
+    assert "%" in above.yaxis.get_major_formatter()(0.1, 0)
+
+
+def test_methods_that_begin_differently_have_starts_of_their_own():
+    def starts(**initial):
+        made = []
+        for method, count in initial.items():
+            layers = [layer | {"initial_nnz": count} for layer in record(RUN, 0.5).result["layers"]]
+            made.append(record(replace(RUN, method=method), 0.5, layers=layers))
+        return figures.layer_density(made).axes[0].collections
+
+    assert [line.get_label() for line in starts(set=9, ggr=9)] == ["start"]
+    assert [line.get_label() for line in starts(set=9, gmp=99, ggr=9)] == ["start of GMP", "start of SET, GGR"]
 
 
 def test_many_layers_are_numbered_instead_of_named():
@@ -93,6 +107,15 @@ def test_density_over_time_begins_at_the_start_and_averages_the_seeds():
     last = np.mean([one.metrics[-1]["nnz"][index] for one in known])
     assert len(drawn) == 1 + RUN.epochs
     assert drawn[[0, -1]] == pytest.approx(np.array([start, last]) / size)
+
+
+def test_an_empty_layer_is_drawn_on_the_lowest_line_and_called_empty():
+    empty = record(RUN, 0.5)
+    index = list(SHAPES).index("fc1")
+    empty.metrics[-1]["nnz"][index] = 0
+    line = lines(figures.density_over_time([empty]).axes[0])["fc1"]
+    assert line.get_ydata()[-1] == pytest.approx(0.5 / np.prod(SHAPES["fc1"]))
+    assert hover._TEXTS[line][-1].startswith(f"fc1, epoch {RUN.epochs}: 0.000%")
 
 
 def test_accuracy_is_a_mean_in_a_band_and_dense_is_in_every_panel(records):

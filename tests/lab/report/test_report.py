@@ -58,6 +58,12 @@ def test_markdown():
     )
 
 
+def test_tables_without_ranks_have_no_key_to_them():
+    plain = replace(SMALL, rows=SMALL.rows[:1])
+    assert render.to_markdown(plain).endswith("50 % of <all>.\n")
+    assert "Bold" not in render.to_latex(plain)
+
+
 def test_csv_has_all_that_is_known_of_a_cell():
     lines = list(csv.DictReader(io.StringIO(render.to_csv(SMALL))))
     assert len(lines) == 7

@@ -10,7 +10,7 @@ METHODS, STARTS, LABELS = ("set", "rigl", "dsr", "ggr"), ("erk", "uniform"), ("S
 
 
 def study_of(runs, value=lambda run: 0.5):
-    return Study([record(run, value(run)) for run in runs], runs, data="cifar100")
+    return Study([record(run, value(run)) for run in runs], runs)
 
 
 def panel(seeds=(0, 1), **settings):
@@ -36,6 +36,10 @@ def test_a_start_is_left_out_until_every_method_has_it_twice():
     assert set(cells) == {(label, "erk") for label in LABELS}
     assert not accuracies(study_of([run for run in runs if run.method != "dsr"]))
     assert accuracy_figure(study_of([run for run in runs if run.seed == 0])) is None
+    plan = panel(seeds=range(5))
+    for seeds, shown in ((2, 0), (3, 1)):
+        done = [record(run, 0.5) for run in plan if run.seed < seeds]
+        assert len(accuracies(Study(done, plan))) == shown
 
 
 def test_costs_are_of_the_network_with_most_configurations_beside_dense_ones_of_its_kind():
@@ -47,9 +51,27 @@ def test_costs_are_of_the_network_with_most_configurations_beside_dense_ones_of_
     assert {text.get_text() for text in left.texts} == {"x0.25", "x0.05"}
 
 
+def test_no_frame_is_left_empty():
+    runs = [run for sparsity in (0.8, 0.9, 0.96, 0.97) for run in panel(sparsity=sparsity)]
+    axes = accuracy_figure(study_of(runs)).axes  # two rows of three
+    assert [bool(one.lines) for one in axes] == [one.axison for one in axes] == [True] * 4 + [False] * 2
+
+
+def test_a_seed_that_was_carried_out_in_both_stores_counts_once():
+    packed = panel(store="packed")
+    masked = panel(seeds=[0])
+    assert accuracies(study_of(packed + masked)) == accuracies(study_of(packed))
+
+
 def test_other_variants_are_not_mixed_in():
     runs = panel()
     others = [
+        Run(data="cifar100", method="ggr", every=7),
+        Run(data="cifar100", method="set", fraction=0.3),
+        Run(data="cifar100", method="rigl", until=0.75),
+        Run(data="cifar100", method="dsr", init="fan_in"),
+        Run(data="cifar100", method="ggr", epochs=3),
+        Run(data="digits", method="ggr"),
         Run(data="cifar100", method="ggr", growth="random", start="erk"),
         Run(data="cifar100", method="ggr", scope="network", start="erk"),
         Run(data="cifar100", method="ggr", start="connected-erk"),
@@ -74,6 +96,6 @@ def test_seconds_are_of_the_processor_with_most_runs():
     for one in records:
         for line in one.metrics:
             line["cpu_seconds"] = 9.0 if one.result["environment"] is slow else 2.0
-    left, right = costs_figure(Study(records, runs, data="cifar100")).axes
+    left, right = costs_figure(Study(records, runs)).axes
     assert right.get_xlabel().endswith("Quick <1>")
     assert [line.get_xdata()[0] for line in right.lines] == [2.0 * runs[0].epochs] * (len(left.lines) - 1)

@@ -10,6 +10,7 @@ from tests.lab.made_up import record
 from rewire.lab.compact import collect, read_runs
 from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
+from rewire.lab.experiments.variants import STARVED_METHODS, starved_layer
 from rewire.lab.report import results_page
 from rewire.lab.report.claim_rules import ahead
 from rewire.lab.report.claims import CLAIMS
@@ -23,9 +24,10 @@ from rewire.lab.report.findings import (
     difference,
     effect,
     mean_of,
-    regret,
 )
 from rewire.lab.report.questions import LAYOUTS
+from rewire.lab.report.results_about import machines
+from rewire.lab.report.shortfalls import worst_shortfall
 from rewire.lab.results import folder_of
 from rewire.lab.run import Run
 from rewire.lab.training.train import train
@@ -43,7 +45,7 @@ def study_of(ours, theirs, plan=PLAN):
 
 def compared(study):
     gap = difference(study.values(CELLS[0]), study.values(CELLS[1]))
-    return answer(study, CELLS, [effect("GGR less RigL", gap)])
+    return answer(study, CELLS, [effect("GGR minus RigL", gap)])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,12 @@ def compared(study):
 )
 def test_the_rule_of_all_claims(ours, theirs, verdict):
     assert compared(study_of(ours, theirs)).verdict == verdict
+
+
+def test_a_claim_with_fewer_planned_seeds_is_decided_when_all_are_done_but_not_by_one():
+    for seeds, verdict in ((2, CONFIRMED), (1, UNDECIDED)):
+        plan = [run for run in PLAN if run.seed < seeds]
+        assert compared(study_of([0.60, 0.61][:seeds], [0.50, 0.51][:seeds], plan)).verdict == verdict
 
 
 def test_a_contradiction_allows_for_the_number_of_effects():
@@ -80,17 +88,17 @@ def test_an_effect_by_hand_and_what_is_outstanding():
     assert interval.half_width == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
 
 
-def test_a_cell_beside_those_of_a_claim_is_shown_and_decides_nothing():
+def test_the_average_over_cells_decides_and_each_of_them_is_shown():
     networks = [Run(width=width, start="uniform") for width in (1.0, 2.0)]
     names = ("ggr", "rigl", "dsr", "set")
     plan = [replace(run, method=name, seed=seed) for run in networks for name in names for seed in range(3)]
-    reached = {("ggr", 1.0): 0.6, ("ggr", 2.0): 0.1}  # all others 0.5
+    reached = {("ggr", 1.0): 0.6, ("ggr", 2.0): 0.46}  # all others 0.5
     done = [record(run, reached.get((run.method, run.width), 0.5) + 0.01 * run.seed) for run in plan]
     wide, wider = ({"width": width, "model": Run.model, "sparsity": Run.sparsity} for width in (1.0, 2.0))
-    found = ahead(Study(done, plan), [wide], [wider])
-    assert (found.verdict, found.planned) == (CONFIRMED, 12)
-    assert [round(one.interval.mean) for one in found.effects] == [10, 10, 10]
-    assert [round(one.interval.mean) for one in found.details] == [10, -40] * 3
+    found = ahead(Study(done, plan), [wide, wider])
+    assert (found.verdict, found.planned) == (CONFIRMED, 24)
+    assert [round(one.interval.mean) for one in found.effects] == [3, 3, 3]
+    assert [round(one.interval.mean) for one in found.details] == [10, 10, 10, -4, -4, -4]
 
 
 def test_several_networks_are_averaged_over_the_seeds_that_all_have():
@@ -100,7 +108,13 @@ def test_several_networks_are_averaged_over_the_seeds_that_all_have():
 def test_the_worst_shortfall_by_hand():
     easy = {"mix": {0: 90.0}, "random": {0: 91.0}, "gradient": {0: 88.0}}
     hard = {"mix": {0: 50.0}, "random": {0: 40.0}, "gradient": {0: 51.0}}
-    assert [regret([easy, hard], name)[0] for name in easy] == [1.0, 11.0, 3.0]
+    assert [worst_shortfall([easy, hard], name, [0]) for name in easy] == [1.0, 11.0, 3.0]
+
+
+def test_noise_of_seeds_is_no_shortfall():
+    setting = {"mix": {0: 48.0, 1: 52.0}, "random": {0: 52.0, 1: 48.0}}  # each wins once: no difference on average
+    assert [worst_shortfall([setting], name, [0, 1]) for name in setting] == [0.0, 0.0]
+    assert worst_shortfall([setting], "mix", [0]) == 4.0
 
 
 def test_a_cell_of_several_configurations_is_refused():
@@ -115,6 +129,23 @@ def test_every_claim_has_runs_in_the_plan(scale):
     for claim, found in results_page.answers_of(study, scale):
         assert found.verdict == UNDECIDED, claim.key
         assert found.planned > 0, claim.key
+
+
+@pytest.mark.parametrize("scale", list(LAYOUTS))
+def test_the_page_of_a_finished_study_has_a_verdict_for_every_claim(scale):
+    plan = [run for run in runs_of("evidence", scale) if run.seed < 5]
+    records = [record(run, 0.5 + 0.01 * (int(run.id, 16) % 10)) for run in plan]
+    for starved in (one for one in records if one.run.method in STARVED_METHODS):
+        starved.result["layers"][starved_layer(len(starved.result["layers"]))]["initial_nnz"] = 1
+    study = Study(records, plan)
+    answers = results_page.answers_of(study, scale)
+    assert [claim.key for claim, found in answers if found.verdict == UNDECIDED or found.done < found.planned] == []
+    text = results_page.results_page(study, answers, scale, DOCS / "results" / "none.jsonl", {})
+    assert f"**{len(plan)} of {len(plan)} planned runs are done**" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = [line.split(" | ") for line in table.splitlines()]
+        assert len({len(row) for row in rows}) == 1
+        assert len({tuple(row) for row in rows}) == len(rows)  # no two rows are alike
 
 
 @pytest.fixture(scope="module")
@@ -147,14 +178,15 @@ def test_the_whole_pipeline_on_digits(small_study, monkeypatch, tmp_path):
     ]
     assert len(verdicts) == len(CLAIMS)
     assert set(verdicts) <= {CONFIRMED, NOT_CONFIRMED, CONTRADICTED}
-    for figure in ("accuracy", "claims", "costs"):
-        assert (folder / "evidence" / f"{figure}.svg").exists() == (f"evidence/{figure}.svg" in text)
+    for figure in ("accuracy", "claims", "costs", "recovery"):
+        assert (folder / "evidence" / f"{figure}.svg").exists()
+        assert f"evidence/{figure}.svg" in text
 
 
 def test_environments_that_differ_are_told_once():
     older = {"torch": "2.13", "cpu": "EPYC", "commit": "a" * 40}
     newer = {"torch": "2.14", "cpu": "EPYC", "kernels": "avx512", "device": "cpu"}
-    assert results_page._machines([older, newer, newer]) == "torch 2.13 or 2.14, cpu EPYC, kernels avx512"
+    assert machines([older, newer, newer]) == "torch 2.13 or 2.14, cpu EPYC, kernels avx512"
 
 
 def test_compact_results_give_the_tables_of_the_folders(small_study):
@@ -175,11 +207,15 @@ def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
     assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"
 
 
+NUMBER = r"([+-]?\d+\.\d\d)"
+
+
 def test_the_numbers_of_the_first_page_are_those_of_the_results():
     section = (DOCS.parent / "README.md").read_text().partition("## Does it reproduce?")[2].partition("\n## ")[0]
-    shown = set(re.findall(r"-?\d+\.\d\d\b", section))
-    measured = {
-        number.removeprefix("+") for number in re.findall(r"[+-]\d+\.\d\d\b", (DOCS / "results.md").read_text())
-    }
-    assert len(shown) >= 12
-    assert shown <= measured
+    section = " ".join(section.split())
+    shown = re.findall(rf"{NUMBER}\b[^()]{{0,20}}\((?:95 % interval )?{NUMBER} to {NUMBER}\b", section)
+    columns = re.findall(rf"{NUMBER}[^|]* \| {NUMBER} to {NUMBER} \|", (DOCS / "results.md").read_text())
+    measured = {tuple(number.removeprefix("+") for number in row) for row in columns}
+    assert len(shown) >= 5
+    assert set(shown) <= measured
+    assert sorted(re.findall(rf"{NUMBER}\b", section)) == sorted(number for row in shown for number in row)

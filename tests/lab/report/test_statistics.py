@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from rewire.lab.report.statistics import bootstrap_interval, mean_interval, paired_difference, t_cdf, t_quantile
+from rewire.lab.report.statistics import jackknife_interval, mean_interval, paired_difference, t_cdf, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 29, 200])
@@ -58,11 +58,12 @@ def test_about_95_of_100_intervals_hold_the_true_difference(seeds):
     assert 0.94 <= held / studies <= 0.96  # four standard errors are 0.014
 
 
-def test_the_bootstrap_agrees_where_there_are_many_values():
-    generator = random.Random(0)
-    values = [generator.gauss(10, 2) for _ in range(200)]
-    plain, drawn = mean_interval(values), bootstrap_interval(values, draws=4000)
-    assert drawn.mean == plain.mean
-    assert drawn.low == pytest.approx(plain.low, abs=0.05)
-    assert drawn.high == pytest.approx(plain.high, abs=0.05)
-    assert bootstrap_interval(values, draws=100) == bootstrap_interval(values, draws=100)
+def test_the_jackknife_of_a_maximum_by_hand():
+    values = [1.0, 2.0, 6.0]  # without one of them: 6, 6, 2
+    interval = jackknife_interval(lambda seeds: max(values[seed] for seed in seeds), range(3))
+    assert (interval.mean, interval.n) == (6.0, 3)
+    assert interval.half_width == pytest.approx(4.303 * 2 * math.sqrt(16 / 3) / math.sqrt(3), abs=1e-2)
+
+
+def test_one_seed_has_no_jackknife_interval():
+    assert math.isnan(jackknife_interval(lambda seeds: 1.0, [0]).low)

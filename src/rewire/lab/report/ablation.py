@@ -1,6 +1,7 @@
 """The methods of the paper's ablation (table 3), and those of them that no other table shows."""
 
-from rewire.lab.experiments.studies import table1, table3
+from rewire.lab.experiments.grid import COMPARED
+from rewire.lab.experiments.studies import table3
 from rewire.lab.report.looks import method_look
 from rewire.lab.run import Run
 
@@ -10,4 +11,4 @@ def _labels(variants: list[dict[str, str]]) -> list[str]:
 
 
 BLOCKS = dict.fromkeys(_labels(table3.IN_PLACE), "in place") | dict.fromkeys(_labels(table3.GLOBAL), "global")
-ONLY_ABLATION = [label for label in BLOCKS if label not in _labels(table1.VARIANTS)]
+ONLY_ABLATION = [label for label in BLOCKS if label not in _labels(COMPARED)]

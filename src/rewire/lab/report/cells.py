@@ -75,7 +75,9 @@ def average(method: str, configurations: Mapping[str, Mapping[str, Cell]]) -> Ce
     if not fit:
         return Cell(FAILED, failed=len(mine), note=f"every method failed: {'; '.join(mine)}")
     seeds = [dict(zip(mine[name].seeds, mine[name].values, strict=True)) for name in fit]
-    common = {seed: fmean(one[seed] for one in seeds) for seed in seeds[0] if all(seed in one for one in seeds)}
+    common = {
+        seed: fmean(values[seed] for values in seeds) for seed in seeds[0] if all(seed in values for values in seeds)
+    }
     cell, mean = cell_of(common, {}, 0, ".2f"), fmean(fmean(mine[name].values) for name in fit)
     n, failures = min(mine[name].n for name in fit), sum(mine[name].failed for name in fit)
     note = f"mean {mean:.2f}, std {cell.spread or 'unknown'}, n = {n} over "
@@ -86,7 +88,7 @@ def average(method: str, configurations: Mapping[str, Mapping[str, Cell]]) -> Ce
 
 def measured(entry: Entry, form: str, read: Read) -> Cell:
     """What was measured of every finished seed, of networks that failed as well, as in the paper."""
-    done = {one.run.seed: one.result for one in entry.records if one.result is not None}
+    done = {record.run.seed: record.result for record in entry.records if record.result is not None}
     values = {seed: value for seed, result in done.items() if (value := read(result)) is not None}
     return cell_of(values, {}, len(entry.records) - len(done), form)
 

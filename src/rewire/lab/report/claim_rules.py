@@ -2,15 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from rewire.lab.experiments.variants import STARVED_METHODS, starved_layer
 from rewire.lab.report.cells import failure_line
 from rewire.lab.report.findings import (
-    CONFIRMED,
-    CONTRADICTED,
-    NOT_CONFIRMED,
-    UNDECIDED,
     Answer,
     BySeed,
     Cell,
@@ -21,17 +16,17 @@ from rewire.lab.report.findings import (
     difference,
     effect,
     mean_of,
-    regret,
 )
-from rewire.lab.report.looks import network_label
+from rewire.lab.report.looks import setting
 from rewire.lab.report.questions import Layout
+from rewire.lab.report.shortfalls import Shortfalls
 from rewire.lab.report.statistics import in_percent, share_interval
 from rewire.lab.report.tables.table4 import EMPTINESS
 from rewire.lab.results import Record
 
 RIVALS = {"dsr": "DSR", "rigl": "RigL", "set": "SET"}
-FAILING = {"rigl": "RigL", "dsr": "DSR", "ggr": "GGR"}  # those that claim i is about
-SAME = 0.5  # points below which a difference counts as none
+FAILING, FITTING = {"rigl": "RigL", "dsr": "DSR"}, {"ggr": "GGR"}  # those that claim i is about
+SAME = 0.5  # points up to which a difference counts as none
 CLOSED = 0.5  # the share of a starved layer's gap that has to close
 
 
@@ -40,31 +35,40 @@ def method(cell: Cell, name: str, **more: object) -> Cell:
     return {**cell, "method": name, "growth": "mix", "scope": "layer", **more}
 
 
-def ahead(study: Study, cells: Sequence[Cell], beside: Sequence[Cell] = ()) -> Answer:
-    """GGR less each rival, averaged over cells; each cell is a detail, and so are those beside them."""
+def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
+    """GGR minus each rival, averaged over cells; each of several cells is a detail."""
 
     def lead(cell: Cell, rival: str) -> BySeed:
         return difference(study.values(method(cell, "ggr")), study.values(method(cell, rival)))
 
-    effects, details = [], []
-    for name, label in RIVALS.items():
-        gaps = [lead(cell, name) for cell in (*cells, *beside)]
-        effects.append(effect(f"GGR less {label}", mean_of(gaps[: len(cells)])))
-        for cell, gap in zip((*cells, *beside), gaps, strict=True):
-            details.append(effect(f"GGR less {label}, {described(cell)}", gap))
+    leads = {name: [lead(cell, name) for cell in cells] for name in RIVALS}
+    effects = [effect(f"GGR minus {RIVALS[name]}{only(cells)}", mean_of(gaps)) for name, gaps in leads.items()]
+    details = [
+        effect(f"GGR minus {RIVALS[name]}, {described(cell)}", gaps[place])
+        for place, cell in enumerate(cells)
+        for name, gaps in leads.items()
+    ]
     used = [method(cell, name) for cell in cells for name in ("ggr", *RIVALS)]
-    return answer(study, used, effects, details if len(details) > len(effects) else ())
+    return answer(study, used, effects, details if len(cells) > 1 else ())
+
+
+def only(cells: Sequence[Cell]) -> str:
+    """The one cell behind an effect, to be added to its name; several cells are listed as details."""
+    return f", {described(cells[0])}" if len(cells) == 1 else ""
 
 
 def described(cell: Cell) -> str:
-    """A cell in words."""
-    start = f" {cell['start']}" if "start" in cell else ""
-    return f"{network_label(cell['model'], cell.get('width', 1))} {100 * cell['sparsity']:g} %{start}"
+    """A cell in words.
+
+    >>> described({"model": "vgg16", "width": 0.25, "sparsity": 0.96, "start": "connected-erk"})
+    'VGG16 x0.25, 96 %, connected ERK start'
+    """
+    return setting(cell["model"], cell.get("width", 1.0), cell["sparsity"], cell.get("start", ""))
 
 
 def a(study: Study, layout: Layout) -> Answer:
     """Uniform starts."""
-    return ahead(study, layout.uniform, layout.fewer_seeds)
+    return ahead(study, layout.uniform)
 
 
 def b(study: Study, layout: Layout) -> Answer:
@@ -76,7 +80,7 @@ def b(study: Study, layout: Layout) -> Answer:
 
     losses = {name: [loss(name, cell) for cell in layout.both] for name in ("ggr", *RIVALS)}
     effects = [
-        effect(f"loss of {label} less loss of GGR", difference(mean_of(losses[name]), mean_of(losses["ggr"])))
+        effect(f"loss of {label} minus loss of GGR", difference(mean_of(losses[name]), mean_of(losses["ggr"])))
         for name, label in RIVALS.items()
     ]
     details = [
@@ -93,11 +97,6 @@ def c(study: Study, layout: Layout) -> Answer:
     return ahead(study, [layout.extreme])
 
 
-def _regrets(study: Study, settings: Sequence[Cell], variants: dict[str, Cell]) -> dict[str, BySeed]:
-    values = [{name: study.values({**cell, **own}) for name, own in variants.items()} for cell in settings]
-    return {name: regret(values, name) for name in variants}
-
-
 GROWTHS: dict[str, Cell] = {
     name: {"method": "ggr", "growth": growth, "scope": "layer"}
     for name, growth in {"mix": "mix", "random": "random", "gradient": "gradient"}.items()
@@ -107,39 +106,17 @@ IN_PLACE: dict[str, Cell] = {
 }
 
 
-GROWTH_NAMES = {"mix": "the mix", "random": "random growth", "gradient": "gradient growth"}
-
-
 def d(study: Study, layout: Layout) -> Answer:
-    """The mix's worst shortfall against that of either part, with GGR's allocation."""
-    return _steadier(study, layout, GROWTHS)
-
-
-def _steadier(study: Study, layout: Layout, variants: dict[str, Cell]) -> Answer:
-    effects, details, cells = [], [], []
-    for where, settings in layout.ablation.items():
-        worst = _regrets(study, settings, variants)
-        for other in ("random", "gradient"):
-            name = f"{where}: worst shortfall of {other} growth less that of the mix"
-            effects.append(effect(name, difference(worst[other], worst["mix"])))
-        details += [
-            effect(f"{where}: worst shortfall of {GROWTH_NAMES[name]}", values) for name, values in worst.items()
-        ]
-        cells += [{**cell, **own} for cell in settings for own in variants.values()]
-    return answer(study, cells, effects, details)
+    """The worst shortfall of either part against that of the mix, with GGR's allocation."""
+    names = {"mix": "the mix", "random": "random growth", "gradient": "gradient growth"}
+    shortfalls = Shortfalls(study, layout.ablation, GROWTHS, names)
+    return shortfalls.answer([shortfalls.gap(other, "mix") for other in ("random", "gradient")])
 
 
 def e(study: Study, layout: Layout) -> Answer:
-    """The same in place, where the paper sees no such effect."""
-    raw = _steadier(study, layout, IN_PLACE)
-    if raw.verdict == UNDECIDED:
-        return raw
-    best = [one for one in raw.effects if "gradient" in one.name]  # RigL is the better part in the paper
-    if all(one.interval.high < SAME for one in best):
-        verdict = CONFIRMED
-    else:
-        verdict = CONTRADICTED if all(one.interval.low > 0 for one in best) else NOT_CONFIRMED
-    return replace(raw, verdict=verdict)
+    """The same in place: what mixing gains over RigL, the best of the three in the paper, and that it is little."""
+    shortfalls = Shortfalls(study, layout.ablation, IN_PLACE, {"mix": "SET+RigL", "random": "SET", "gradient": "RigL"})
+    return shortfalls.answer([shortfalls.gap("mix", "gradient", above=-SAME)], [shortfalls.gap("random", "mix")])
 
 
 def f(study: Study, layout: Layout) -> Answer:
@@ -152,7 +129,7 @@ def f(study: Study, layout: Layout) -> Answer:
         return math.log(float(EMPTINESS["Params* [M]"][1](record.result or {}) or 1e-6))
 
     def gap(cells: Sequence[Cell], measure: Measure) -> BySeed:
-        """The methods that move weights between layers less the others."""
+        """The methods that move weights between layers minus the others."""
         moving, in_place = (
             mean_of([study.values(method(cell, name), measure) for cell in cells for name in pair])
             for pair in (("dsr", "ggr"), ("set", "rigl"))
@@ -162,12 +139,12 @@ def f(study: Study, layout: Layout) -> Answer:
     def effects(cells: Sequence[Cell], where: str = "") -> list[Effect | None]:
         smaller = {seed: 100 * (1 - math.exp(ratio)) for seed, ratio in gap(cells, log_size).items()}
         return [
-            effect(f"empty neurons: DSR and GGR less SET and RigL{where}", gap(cells, empty), "% of neurons"),
-            effect(f"Params*: DSR and GGR smaller than SET and RigL{where}", smaller, "%"),
+            effect(f"empty neurons: DSR and GGR minus SET and RigL{where}", gap(cells, empty), "percentage points"),
+            effect(f"Params*: how much smaller after DSR and GGR{where}", smaller, "%"),
         ]
 
     details: list[Effect | None] = []
-    for cell in ({**network, "start": start} for network in layout.both for start in ("erk", "uniform")):
+    for cell in (*layout.emptiness, *layout.emptiness_beside):
         details += effects([cell], f", {described(cell)}")
     cells = [method(cell, name) for cell in layout.emptiness for name in ("ggr", *RIVALS)]
     return answer(study, cells, effects(layout.emptiness), details)
@@ -178,52 +155,57 @@ def g(study: Study, layout: Layout) -> Answer:
     pairs = [(method(cell, "ggr"), method(cell, "ggr", scope="network")) for cell in layout.drop]
     gaps = [difference(study.values(local), study.values(globally)) for local, globally in pairs]
     details = [
-        effect(f"local less global, {described(cell)}", gap) for cell, gap in zip(layout.drop, gaps, strict=True)
+        effect(f"local minus global, {described(cell)}", gap) for cell, gap in zip(layout.drop, gaps, strict=True)
     ]
-    return answer(study, [one for pair in pairs for one in pair], [effect("local less global", mean_of(gaps))], details)
+    return answer(
+        study, [cell for pair in pairs for cell in pair], [effect("local minus global", mean_of(gaps))], details
+    )
 
 
 def h(study: Study, layout: Layout) -> Answer:
     """SET against GGR with many weights."""
     pairs = [(method(cell, "set"), method(cell, "ggr")) for cell in layout.low]
     gaps = [difference(study.values(ours), study.values(theirs)) for ours, theirs in pairs]
-    return answer(study, [one for pair in pairs for one in pair], [effect("SET less GGR", mean_of(gaps))])
+    return answer(
+        study, [cell for pair in pairs for cell in pair], [effect(f"SET minus GGR{only(layout.low)}", mean_of(gaps))]
+    )
 
 
 def i(study: Study, layout: Layout) -> Answer:
-    """Who fails: the share of seeds below the failure line."""
-    raw = answer(study, [method(layout.failing, name) for name in FAILING], *_failures(study, layout))
-    if raw.verdict == UNDECIDED:
-        return raw
-    rigl, dsr, ggr = (share.interval.mean for share in raw.effects)  # failed seeds in percent, in the order of FAILING
-    if ggr == 0 and rigl == dsr == 100:
-        verdict = CONFIRMED
-    else:
-        verdict = CONTRADICTED if ggr > min(rigl, dsr) or rigl == dsr == 0 else NOT_CONFIRMED
-    return replace(raw, verdict=verdict)
-
-
-def _failures(study: Study, layout: Layout) -> tuple[list[Effect | None], list[Effect | None]]:
-    """The shares of failed seeds that decide, and beside them accuracies and other networks."""
+    """RigL and DSR are below the line at which a training counts as failed, GGR is above it."""
 
     def failed(record: Record) -> float:
-        assert record.result is not None
-        return float(record.result["accuracy"] < failure_line(record.result["classes"]))
+        return float(_above_line(record) < 0)
 
     def share(cell: Cell, name: str) -> Effect | None:
         values = study.values(method(cell, name), failed)
         if not values:
             return None
         interval = in_percent(share_interval(round(sum(values.values())), len(values)))
-        return Effect(f"failed seeds of {FAILING[name]}, {described(cell)}", interval, "%")
+        return Effect(f"failed seeds of {labels[name]}, {described(cell)}", interval, "%", signed=False)
 
     def reached(cell: Cell, name: str) -> Effect | None:
-        return effect(f"accuracy of {FAILING[name]}, {described(cell)}", study.values(method(cell, name)), "%")
+        values = study.values(method(cell, name))
+        return effect(f"accuracy of {labels[name]}, {described(cell)}", values, "%", signed=False)
 
-    beside = [measure(cell, name) for cell in layout.failing_beside for measure in (share, reached) for name in FAILING]
-    return [share(layout.failing, name) for name in FAILING], [
-        reached(layout.failing, name) for name in FAILING
-    ] + beside
+    labels = FAILING | FITTING
+    cells = {name: method(layout.failing, name) for name in labels}
+    effects = [
+        effect(f"{label} below the line", study.values(cells[name], lambda record: -_above_line(record)))
+        for name, label in FAILING.items()
+    ]
+    effects += [
+        effect(f"{label} above the line", study.values(cells[name], _above_line)) for name, label in FITTING.items()
+    ]
+    shown = (layout.failing, *layout.failing_beside)
+    details = [measure(cell, name) for cell in shown for measure in (share, reached) for name in labels]
+    return answer(study, list(cells.values()), effects, details)
+
+
+def _above_line(record: Record) -> float:
+    """How many points the accuracy is above the line at which a training counts as failed."""
+    assert record.result is not None
+    return 100 * float(record.result["accuracy"] - failure_line(record.result["classes"]))
 
 
 def j(study: Study, layout: Layout) -> Answer:
@@ -241,14 +223,19 @@ def j(study: Study, layout: Layout) -> Answer:
     details: list[Effect | None] = []
     cells = []
     for cell in layout.starved:
-        control = study.values(method(cell, "ggr", start="uniform"), count("nnz"))
-        cells.append(method(cell, "ggr", start="uniform"))
+        unstarved = method(cell, "ggr", start="uniform")
+        control = study.values(unstarved, count("nnz"))
+        cells.append(unstarved)
         for reference, name in STARVED_METHODS.items():
             starved, label = {**cell, "method": reference}, {"ggr": "GGR", **RIVALS}[name]
-            begin, end = (study.values(starved, count(one)) for one in ("initial_nnz", "nnz"))
-            share = {seed: (end[seed] - begin[seed]) / (control[seed] - begin[seed]) for seed in end if seed in control}
-            found = effect(f"share of the gap closed by {label}, {described(cell)}", share, "", CLOSED)
-            (details if name in RIVALS else effects).append(found)
+            begin, end = (study.values(starved, count(key)) for key in ("initial_nnz", "nnz"))
+            gaps = {seed: control[seed] - begin[seed] for seed in end if control.get(seed, 0) > begin[seed]}
+            share = {seed: (end[seed] - begin[seed]) / gap for seed, gap in gaps.items()}
+            recovery = effect(f"share of the gap closed by {label}, {described(cell)}", share, "", CLOSED, signed=False)
+            (details if name in RIVALS else effects).append(recovery)
+            if name not in RIVALS:
+                worth = difference(study.values(starved), study.values(unstarved))
+                details.append(effect(f"accuracy of {label}, starved minus uniform start, {described(cell)}", worth))
             cells.append(starved)
     return answer(study, cells, effects, details)
 
@@ -257,14 +244,14 @@ def k(study: Study, layout: Layout) -> Answer:
     """Sparse and wide against dense and narrow."""
     effects = [
         effect(
-            f"GGR less dense x{narrow['width']:.3g}, {described(wide)}",
+            f"GGR minus dense x{narrow['width']:.3g}, {described(wide)}",
             difference(study.values(wide), study.values(narrow)),
         )
         for wide, narrow in layout.narrow
     ]
-    return answer(study, [one for pair in layout.narrow for one in pair], effects)
+    return answer(study, [cell for pair in layout.narrow for cell in pair], effects)
 
 
 def survives(study: Study, layout: Layout) -> Answer:
-    """GGR less its rivals when all get a connected start."""
+    """GGR minus its rivals when all get a connected start."""
     return ahead(study, layout.connected)

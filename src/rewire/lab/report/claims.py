@@ -19,32 +19,29 @@ class Claim:
     judge: Callable[[Study, Layout], Answer]
 
 
-_ALL = (
-    "Confirmed if the 95 % intervals of all effects lie above zero, contradicted if one lies below, at a level that "
-    "allows for the number of effects (Bonferroni)."
-)
+COMMON = "Decided by the common rule."  # the page says what it is
 CLAIMS = (
     Claim(
         "a",
         "From a uniform start at 97 and 99 %, GGR is above DSR, RigL and SET.",
         "Means over networks and data sets at 97 %: GGR 63.83, DSR 63.30, RigL 60.36, SET 59.52; at 99 %: GGR 58.36, "
-        "SET 51.56, while DSR and RigL do not fit VGG16.",
-        f"{_ALL} An effect is the difference averaged over networks; VGG16 at full width and 97 % is shown beside "
-        "them.",
+        "SET 51.56, while DSR and RigL do not fit VGG16. They come without intervals; a lead as small as that over DSR "
+        "at 97 % cannot be seen here.",
+        f"{COMMON} An effect is the mean over the cells that are listed as details.",
         rules.a,
     ),
     Claim(
         "b",
         "GGR loses least between an ERK and a uniform start.",
         'GGR is "less sensitive to unbalanced layer densities at initialization than previous work".',
-        f"{_ALL} A loss is the accuracy from ERK less that from uniform.",
+        f"{COMMON} A loss is the accuracy from ERK minus that from uniform.",
         rules.b,
     ),
     Claim(
         "c",
         "At 99 % from ERK, GGR leads by far on MobileNetV2.",
         "On CIFAR-100: GGR 46.49, RigL 43.79, DSR 37.38, SET 25.75.",
-        f"{_ALL} Any lead counts, not only one by far.",
+        f"{COMMON} Any lead counts, not only one by far.",
         rules.c,
     ),
     Claim(
@@ -52,64 +49,63 @@ CLAIMS = (
         "Growing half by gradient and half at random is steadier than either.",
         "In GGR, growth by gradient alone and at random alone can fall behind each other by a large margin, while the "
         "combination is always close to the best.",
-        f"{_ALL} A shortfall is the distance to the best of the three growths in the same setting; the worst over "
-        "settings counts.",
+        f"{COMMON} A shortfall is the distance to the best of the three growths in the same setting, in means over the "
+        "seeds; the worst over all settings counts. Intervals are jackknife intervals over seeds.",
         rules.d,
     ),
     Claim(
         "e",
         "In place, SET+RigL does not have that effect.",
         "RigL is the best of the three in five of six columns of table 3, and SET in the sixth.",
-        f"Confirmed if the mix's advantage over RigL, the better part, is below {rules.SAME} points with 95 % "
-        "confidence, contradicted if it is above zero everywhere. The other effects decide nothing.",
+        f"{COMMON} The bound is {-rules.SAME:g} points instead of zero: mixing must not spare RigL, the best of the "
+        f"three in the paper, more than {rules.SAME:g} points of its worst shortfall. Shortfalls are those of claim d.",
         rules.e,
     ),
     Claim(
         "f",
         "Methods that redistribute weights leave more empty neurons and smaller networks.",
-        "A reading of table 4: VGG16 from ERK has 57.1 and 61.8 % empty neurons after DSR and GGR, 31.9 and 49.6 % "
-        "after SET and RigL; but RigL makes the smallest MobileNetV2.",
-        f"{_ALL} Decided at the sparsity that matches the paper's 97 %; where no method leaves a neuron empty, nothing "
-        "can be seen.",
+        "A reading of table 4, at 97 %: VGG16 from ERK has 57.1 and 61.8 % empty neurons after DSR and GGR, 31.9 and "
+        "49.6 % after SET and RigL; but RigL makes the smallest MobileNetV2.",
+        f"{COMMON} It is asked where methods leave neurons empty; where the details show none, nothing can be seen.",
         rules.f,
     ),
     Claim(
         "g",
         "Removing the lowest weights network-wide hurts.",
         'Early experiments showed "a minor advantage" of removing them from each layer.',
-        _ALL,
+        COMMON,
         rules.g,
     ),
     Claim(
         "h",
         "At 90 % from ERK, large networks prefer SET.",
         "SET is the first of four for VGG16 and ResNet-18 in table 1.",
-        f"{_ALL} SET is compared with GGR alone.",
+        f"{COMMON} SET is compared with GGR alone.",
         rules.h,
     ),
     Claim(
         "i",
         "VGG16 at 99 % from a uniform start: RigL and DSR fail, GGR does not.",
         "On Tiny-ImageNet: RigL and DSR below 5 %, SET 45.34, GGR 52.30.",
-        "Failing is an accuracy below 5 %. Confirmed if every seed of RigL and DSR fails and none of GGR; contradicted "
-        "if GGR fails more often than one of them, or if neither of them ever fails. Decided at full width; quarter "
-        "width is shown beside it. Intervals of shares are Clopper and Pearson's.",
+        f"{COMMON} A training fails below 5 % accuracy: RigL and DSR have to be below that line, GGR above it. Decided "
+        "at full width, with quarter width beside it. Intervals of shares of failed seeds are Clopper and Pearson's.",
         rules.i,
     ),
     Claim(
         "j",
         "The largest gradients show which layers are too sparse.",
         '"Very sparse layers that require more weights can get them quickly."',
-        f"One layer starts with a tenth of its weights. Confirmed if GGR closes more than {rules.CLOSED:.0%} of the "
-        "gap to what the layer has at the end of a training from a uniform start, with 95 % confidence; contradicted "
-        "if it closes less with as much confidence. RigL, shown beside it, cannot move weights between layers.",
+        f"One layer starts with a tenth of its weights. {COMMON} The bound is {rules.CLOSED:g} instead of zero: GGR "
+        "has to close more than half of the gap to what the layer has at the end of a training from a uniform start. "
+        "RigL, shown beside it, cannot move weights between layers. What the layer's weights are worth is the "
+        "difference in accuracy between the two starts.",
         rules.j,
     ),
     Claim(
         "k",
         "Sparse wide networks beat dense narrow ones with as many weights.",
         "Quoted from earlier work in the introduction.",
-        f"{_ALL} The weights are as many, not the cost: the section on costs has the multiply-adds of both.",
+        f"{COMMON} The weights are as many, not the cost: the section on costs has the multiply-adds of both.",
         rules.k,
     ),
 )
@@ -117,6 +113,6 @@ OPEN_QUESTION = Claim(
     "connected",
     "From connected starts, GGR is above DSR, RigL and SET.",
     "It has no connected starts: do GGR's gains survive when every method gets one?",
-    _ALL,
+    f"{COMMON} An effect is the mean over the cells that are listed as details.",
     rules.survives,
 )

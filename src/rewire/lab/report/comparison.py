@@ -3,13 +3,13 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from rewire._lookup import choose
 from rewire.lab.labels import describe
 from rewire.lab.names import DENSE_LOOK
-from rewire.lab.report.cells import EMPTY, FAILED, Cell, Table, failure_line
-from rewire.lab.report.groups import distinct, method_name, setting, without_unused
+from rewire.lab.report.cells import EMPTY, FAILED, NO_RUN, Cell, Table, cell_of, failure_line
+from rewire.lab.report.groups import SPARSE_ONLY, distinct, method_name, setting, without_unused
 from rewire.lab.report.looks import label_of, method_position, start_position
 from rewire.lab.report.statistics import mean_interval, paired_difference
 from rewire.lab.results import Record
@@ -36,7 +36,7 @@ class Arrangement:
     @classmethod
     def parse(cls, rows: str | None, columns: str | None, baseline: str | None) -> "Arrangement":
         """From what was typed: names separated by commas."""
-        parsed = [tuple(one.strip() for one in (text or "").split(",") if one.strip()) for text in (rows, columns)]
+        parsed = [tuple(name.strip() for name in (text or "").split(",") if name.strip()) for text in (rows, columns)]
         for name in (*parsed[0], *parsed[1]):
             choose("setting", name, dict.fromkeys(SETTINGS))
         if twice := set(parsed[0]) & set(parsed[1]):
@@ -77,7 +77,7 @@ def _divide(runs: Sequence[Run], arrangement: Arrangement) -> tuple[list[str], l
     """The settings down, across, and those left over that vary."""
     sparse = [run for run in runs if not run.is_dense]
     varied = [
-        name for name in SETTINGS if len({getattr(run, name) for run in (sparse if name in _ACROSS else runs)}) > 1
+        name for name in SETTINGS if len({getattr(run, name) for run in (sparse if name in SPARSE_ONLY else runs)}) > 1
     ]
     rows, columns = list(arrangement.rows), list(arrangement.columns)
     if not rows:
@@ -94,18 +94,18 @@ Values = dict[Key, dict[Key, tuple[dict[int, float], dict[int, float], int]]]  #
 
 
 def _values(members: dict[Run, Record], rows: Sequence[str], columns: Sequence[str]) -> Values:
-    found: Values = defaultdict(dict)
+    values: Values = defaultdict(dict)
     for run, record in sorted(members.items(), key=lambda item: _order(item[0], rows)):
         row = tuple(_words(run, name) for name in rows)
-        column = tuple(_words(run, name) for name in columns if not (run.is_dense and name in _ACROSS))
-        good, bad, unfinished = found[row].setdefault(column, ({}, {}, 0))
+        column = tuple(_words(run, name) for name in columns if not (run.is_dense and name in SPARSE_ONLY))
+        good, bad, unfinished = values[row].setdefault(column, ({}, {}, 0))
         if record.result is None:
-            found[row][column] = (good, bad, unfinished + 1)
+            values[row][column] = (good, bad, unfinished + 1)
             continue
         accuracy = record.result["accuracy"]
         passed = accuracy >= failure_line(record.result["classes"])
         (good if passed else bad)[run.seed] = 100 * accuracy
-    return found
+    return values
 
 
 def _order(run: Run, rows: Sequence[str]) -> tuple[object, ...]:
@@ -139,7 +139,7 @@ def _means(values: Values, rows: Sequence[str], columns: Sequence[str], where: s
 def _differences(
     values: Values, rows: Sequence[str], columns: Sequence[str], where: str, suffix: str, baseline: str | None
 ) -> list[Table]:
-    """Each row less the baseline's, seed by seed."""
+    """Each row minus the baseline's, seed by seed."""
     labels = {" ".join(row): row for row in values}
     typed = {label.lower(): row for label, row in labels.items()}
     rivals = [row for row in values if DENSE_LOOK.label not in row]
@@ -158,7 +158,7 @@ def _differences(
         cells.append((row, tuple(_difference_cell(values[row].get(key), values[reference].get(key)) for key in keys)))
     name = " ".join(reference)
     caption = (
-        f"Accuracy less that of {name}, in percentage points, seed by seed: mean ± half of its 95 % interval (t). "
+        f"Accuracy minus that of {name}, in percentage points, seed by seed: mean ± half of its 95 % interval (t). "
         "* The interval excludes zero."
     )
     return [_table(f"differences{suffix}", f"Difference from {name}", caption, where, rows, keys, tuple(cells))]
@@ -184,19 +184,10 @@ def _table(
 
 def _mean_cell(values: tuple[dict[int, float], dict[int, float], int] | None) -> Cell:
     if values is None:
-        return Cell(EMPTY, note="no such run")
-    good, bad, unfinished = values
-    note = ", ".join(f"{value:.2f} (seed {seed})" for seed, value in (good | bad).items())
-    if not good:
-        return Cell(FAILED if bad else EMPTY, failed=len(bad), note=note or f"{unfinished} not finished")
-    interval = mean_interval(list(good.values()))
-    spread = f"{interval.half_width:.2f}" if interval.n > 1 else ""
-    note = f"mean {interval.mean:.2f}, n = {interval.n}: {note}"
-    numbers = tuple(good.values())
-    std = None if interval.n < 2 else interval.half_width
-    return Cell(
-        f"{interval.mean:.2f}", interval.mean, std, interval.n, numbers, tuple(good), len(bad), note=note, spread=spread
-    )
+        return NO_RUN
+    cell = cell_of(*values, ".2f")
+    interval = mean_interval(cell.values) if cell.n > 1 else None
+    return replace(cell, spread=f"{interval.half_width:.2f}") if interval is not None else cell
 
 
 def _difference_cell(

@@ -16,14 +16,14 @@ MOST = 8_000_000  # bytes of films in a page: what is beyond is left to `rewire 
 
 def film_section(records: Sequence[Record], directory: Path) -> str:
     """A section whose films appear when it is opened; nothing if no run was recorded."""
-    found = [(one.run, film) for one in distinct(records) if (film := film_in(one.folder)) is not None]
-    if not found:
+    films = [(record.run, film) for record in distinct(records) if (film := film_in(record.folder)) is not None]
+    if not films:
         return ""
-    found.sort(key=lambda one: one[0].seed)
-    labels = [run.label for run, _ in found]
+    films.sort(key=lambda pair: pair[0].seed)
+    labels = [run.label for run, _ in films]
     if len(set(labels)) < len(labels):  # some differ in settings that a label leaves out
-        labels = in_folders(distinct_labels([run for run, _ in found]), [film.parent.name for _, film in found])
-    recorded = [(label, film) for label, (_, film) in zip(labels, found, strict=True)]
+        labels = in_folders(distinct_labels([run for run, _ in films]), [film.parent.name for _, film in films])
+    recorded = [(label, film) for label, (_, film) in zip(labels, films, strict=True)]
     shown = _within(recorded)
     content = json.dumps(page(shown)).replace("<", "\\u003c")  # so that no text can end the script
     left = len(recorded) - len(shown)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +14,13 @@ from rewire.lab.results import Record
 from rewire.lab.run import Run
 
 Cell = Mapping[str, Any]  # settings of the runs of one cell; only the seed is left open
-Measure = Callable[[Record], float]
+Measure = Callable[[Record], float | None]  # None: the run does not have it
 BySeed = dict[int, float]
 
+POINTS = "points"  # of accuracy
 ENOUGH_SEEDS = 3  # of every effect: a verdict is given while more are outstanding
+FEWEST_SEEDS = 2  # of every effect, if no more are planned: one seed has no interval
+TABULATED = ("model", "width", "method", "sparsity", "start", "growth", "scope", "store", "seed")  # what tables vary
 CONFIRMED, NOT_CONFIRMED, CONTRADICTED, UNDECIDED = "confirmed", "not confirmed", "contradicted", "undecided"
 
 
@@ -44,12 +48,16 @@ def cpu_of(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """A number with its 95 % interval over seeds; ``above`` is the bound that a claim asks it to exceed."""
+    """A number with its 95 % interval over seeds; ``above`` is the bound that a claim asks it to exceed.
+
+    It is written with a sign where it is a difference.
+    """
 
     name: str
     interval: Interval
-    unit: str = "points"
+    unit: str = POINTS
     above: float = 0.0
+    signed: bool = True
 
     @property
     def confirms(self) -> bool:
@@ -75,10 +83,10 @@ class Answer:
 class Study:
     """The runs that are planned, and those of them that are done."""
 
-    def __init__(self, records: Iterable[Record], plan: Iterable[Run], data: str = "") -> None:
-        self.data = data  # the data set that tables are about
-        self.done = {without_unused(one.run): one for one in records if one.result is not None}
+    def __init__(self, records: Iterable[Record], plan: Iterable[Run]) -> None:
+        self.done = {without_unused(record.run): record for record in records if record.result is not None}
         self.plan = [without_unused(run) for run in plan]
+        self._recipe = next((run for run in self.plan if not run.is_dense), None)  # of the runs that tables compare
 
     def runs(self, cell: Cell) -> list[Run]:
         """The planned runs of a cell."""
@@ -91,28 +99,46 @@ class Study:
 
     def values(self, cell: Cell, measure: Measure = accuracy) -> BySeed:
         """What was measured of the runs of a cell that are done, by seed; refuses a cell of several configurations."""
-        values: BySeed = {}
-        for run in self.runs(cell):
-            if run in self.done:
-                if run.seed in values:
-                    raise ValueError(f"{dict(cell)} fits several runs of seed {run.seed}: name more of its settings")
-                values[run.seed] = measure(self.done[run])
-        return values
+        runs = [run for run in self.runs(cell) if run in self.done]
+        if repeated := [seed for seed, count in Counter(run.seed for run in runs).items() if count > 1]:
+            raise ValueError(f"{dict(cell)} fits several runs of seed {repeated[0]}: name more of its settings")
+        values = {run.seed: measure(self.done[run]) for run in runs}
+        return {seed: value for seed, value in values.items() if value is not None}
 
+    @cached_property
     def main_runs(self) -> dict[Run, Record]:
-        """The finished runs on the main data set, with methods of the library."""
-        return {run: one for run, one in self.done.items() if run.data == self.data and not is_reference(run.method)}
+        """The finished runs with methods of the library and the recipe of the first planned run.
+
+        Runs with other data, another number of epochs or another time between rewirings are not comparable with them.
+        """
+        return {run: record for run, record in self.done.items() if self._has_recipe(run)}
+
+    def _has_recipe(self, run: Run) -> bool:
+        if self._recipe is None or is_reference(run.method):
+            return False
+        varied = {name: getattr(run, name) for name in TABULATED}
+        return run == without_unused(Run.from_dict(self._recipe.to_dict() | varied))
+
+    def compared_runs(self) -> dict[Run, Record]:
+        """The main runs, each once: of those that were carried out in both stores, the packed one."""
+        runs = self.main_runs
+        packed = {_in_store(run, Run.store) for run in runs if run.store != Run.store}
+        return {run: record for run, record in runs.items() if run.store != Run.store or run not in packed}
 
     def main_configurations(self) -> dict[Run, list[Record]]:
         """The same runs by configuration, which is given as its run of seed 0."""
         groups: dict[Run, list[Record]] = {}
-        for run, record in self.main_runs().items():
+        for run, record in self.main_runs.items():
             groups.setdefault(Run.from_dict(run.to_dict() | {"seed": 0}), []).append(record)
         return groups
 
     def cpus(self) -> list[str]:
         """The processors of the main runs, the one with most runs first."""
-        return [cpu for cpu, _ in Counter(map(cpu_of, self.main_runs().values())).most_common()]
+        return [cpu for cpu, _ in Counter(map(cpu_of, self.main_runs.values())).most_common()]
+
+
+def _in_store(run: Run, store: str) -> Run:
+    return Run.from_dict(run.to_dict() | {"store": store})
 
 
 def difference(ours: BySeed, theirs: BySeed) -> BySeed:
@@ -126,18 +152,9 @@ def mean_of(parts: Sequence[BySeed]) -> BySeed:
     return {seed: fmean(part[seed] for part in parts) for seed in sorted(common)}
 
 
-def effect(name: str, values: BySeed, unit: str = "points", above: float = 0.0) -> Effect | None:
+def effect(name: str, values: BySeed, unit: str = POINTS, above: float = 0.0, *, signed: bool = True) -> Effect | None:
     """The t interval over seeds; nothing without a value."""
-    return Effect(name, mean_interval(list(values.values())), unit, above) if values else None
-
-
-def regret(settings: Sequence[Mapping[str, BySeed]], name: str) -> BySeed:
-    """How far a variant falls behind the best one of its setting, in the setting where that is worst; by seed."""
-    by_seed: dict[int, list[float]] = {}
-    seeds = set.intersection(*(set(values) for setting in settings for values in setting.values()))
-    for seed in sorted(seeds):
-        by_seed[seed] = [max(v[seed] for v in setting.values()) - setting[name][seed] for setting in settings]
-    return {seed: max(gaps) for seed, gaps in by_seed.items()}
+    return Effect(name, mean_interval(list(values.values())), unit, above, signed) if values else None
 
 
 def answer(
@@ -146,15 +163,17 @@ def answer(
     """The verdict by the rule of all claims.
 
     Confirmed if every effect is above its bound, contradicted if any is below, at a level that allows for their number,
-    and not confirmed otherwise; undecided while an effect has fewer seeds than planned and than ``ENOUGH_SEEDS``.
+    and not confirmed otherwise; undecided until every effect has ``ENOUGH_SEEDS`` seeds, or all that are planned if
+    those are fewer, but at least ``FEWEST_SEEDS``.
     """
     done, planned = study.progress(cells)
-    known = [found for found in effects if found is not None]
-    enough = done == planned or all(found.interval.n >= ENOUGH_SEEDS for found in known)
+    known = [effect for effect in effects if effect is not None]
+    needed = FEWEST_SEEDS if done == planned else ENOUGH_SEEDS
+    enough = all(effect.interval.n >= needed for effect in known)
     if not planned or len(known) < len(effects) or not enough:
         verdict = UNDECIDED
-    elif any(found.contradicts(len(known)) for found in known):
+    elif any(effect.contradicts(len(known)) for effect in known):
         verdict = CONTRADICTED
     else:
-        verdict = CONFIRMED if all(found.confirms for found in known) else NOT_CONFIRMED
-    return Answer(tuple(known), done, planned, verdict, tuple(one for one in details if one is not None))
+        verdict = CONFIRMED if all(effect.confirms for effect in known) else NOT_CONFIRMED
+    return Answer(tuple(known), done, planned, verdict, tuple(detail for detail in details if detail is not None))

@@ -24,6 +24,8 @@ _RECIPE = {"epochs", "batch_size", "lr", "momentum", "weight_decay", "warmup", "
 _SHOWN = ("data", "model", "method", "growth", "sparsity", "start", "scope", "width")
 _SETTINGS = {field.name for field in fields(Run)} - {"seed"}
 _DEFAULTS = {field.name: field.default for field in fields(Run)}
+# Settings without an effect on dense runs.
+SPARSE_ONLY = ("sparsity", "start", "scope", "fraction", "every", "until", "growth", "init", "store")
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def told_apart(records: Iterable[Record]) -> list[Record]:
     A function whose name another file or the library has too is called after its file as well, and code that was
     changed between runs by the beginning of its hash.
     """
-    found = list(records)
-    codes = {(one.role, one.name, one.digest) for record in found for one in record.run.code}
+    all_records = list(records)
+    codes = {(code.role, code.name, code.digest) for record in all_records for code in record.run.code}
     versions = Counter((role, name) for role, name, _ in codes)
     labels = Counter((role, file_label(name)) for role, name in versions)
     names = {}
@@ -60,7 +62,7 @@ def told_apart(records: Iterable[Record]) -> list[Record]:
         shown += f"-{digest[:6]}" if versions[role, name] > 1 else ""
         if shown != file_label(name):
             names[role, name, digest] = shown
-    return [replace(one, run=_renamed(one.run, names)) for one in found] if names else found
+    return [replace(record, run=_renamed(record.run, names)) for record in all_records] if names else all_records
 
 
 def _renamed(run: Run, names: dict[tuple[str, str, str], str]) -> Run:
@@ -72,7 +74,7 @@ def _renamed(run: Run, names: dict[tuple[str, str, str], str]) -> Run:
 def distinct(records: Iterable[Record]) -> list[Record]:
     """Each training once, in the order of tables: experiments share runs, and dense ones have no sparsity."""
     by_run: dict[Run, Record] = {}
-    for record in sorted(records, key=lambda one: one.status != "done"):
+    for record in sorted(records, key=lambda record: record.status != "done"):
         by_run.setdefault(without_unused(record.run), record)
     return [by_run[run] for run in sorted(by_run, key=_order)]
 
@@ -91,7 +93,8 @@ def entries(records: Iterable[Record]) -> list[Entry]:
     members: dict[Entry, list[Record]] = defaultdict(list)
     for run, record in runs.items():
         network = network_label(run.model, run.width)
-        network += "".join(f", {name} {setting(run, name)}" for name in sorted(differing[run.data, run.model]))
+        named = differing[run.data, run.model] - set(SPARSE_ONLY if run.is_dense else ())
+        network += "".join(f", {name} {setting(run, name)}" for name in sorted(named))
         column = (run.sparsity, run.start)
         members[Entry(label_of("data", run.data), network, method_name(run), column, run.scope)].append(record)
     networks = list(dict.fromkeys((entry.data, entry.network) for entry in members))
@@ -102,15 +105,15 @@ def entries(records: Iterable[Record]) -> list[Entry]:
 def setting(run: Run, name: str) -> str:
     """A setting in words; code of one's own by the beginning of its hash."""
     if name == "code":
-        return " ".join(one.digest[:4] for one in run.code) or "of the library"
+        return " ".join(code.digest[:4] for code in run.code) or "of the library"
     return str(getattr(run, name))
 
 
 def without_unused(run: Run) -> Run:
     """The run with defaults in place of options that have no effect on it."""
     if run.is_dense:
-        unused = dict.fromkeys(("scope", "fraction", "every", "until", "growth", "init", "store"))
-        return _changed(run, {name: _DEFAULTS[name] for name in unused} | {"sparsity": 0.0, "start": DENSE})
+        defaults = {name: _DEFAULTS[name] for name in SPARSE_ONLY}
+        return _changed(run, defaults | {"sparsity": 0.0, "start": DENSE})
     if run.code_of("method") is not None:  # its options were checked when the run was made
         return run
     try:

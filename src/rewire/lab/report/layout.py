@@ -37,17 +37,19 @@ def accuracy_grids(name: str, title: str, about: str, used: list[Entry], label: 
 
 def averages(name: str, title: str, stubs: Heads, used: list[Entry], blocks: Mapping[str, str]) -> list[Table]:
     """Methods down, sparsities and starts across, averaged over all else."""
-    found: dict[Column, dict[str, dict[str, Cell]]] = defaultdict(lambda: defaultdict(dict))
+    cells: dict[Column, dict[str, dict[str, Cell]]] = defaultdict(lambda: defaultdict(dict))
     for entry in used:
         pair = f"{entry.network} on {entry.data}"
-        found[entry.column][pair][entry.method] = accuracy(entry)
-        found[DENSE_COLUMN].setdefault(pair, {})  # the dense average must cover every network
-    about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(found[DENSE_COLUMN])}). "
+        cells[entry.column][pair][entry.method] = accuracy(entry)
+        cells[DENSE_COLUMN].setdefault(pair, {})  # the dense average must cover every network
+    about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(cells[DENSE_COLUMN])}). "
     about += "Cells where every method failed are excluded; a method that fails where another succeeds gets no average."
     rows: dict[Heads, dict[Column, Cell]] = {}
     for method in sorted({entry.method for entry in used}, key=method_position):
-        own = [column for column in found if (column == DENSE_COLUMN) == (method == DENSE_LOOK.label)]
-        rows[(blocks.get(method, ""), method)[-len(stubs) :]] = {one: average(method, found[one]) for one in own}
+        own = [column for column in cells if (column == DENSE_COLUMN) == (method == DENSE_LOOK.label)]
+        rows[(blocks.get(method, ""), method)[-len(stubs) :]] = {
+            column: average(method, cells[column]) for column in own
+        }
     return [_by_column(Table(name, title, about, stubs), used, rows)] if used else []
 
 
@@ -95,7 +97,7 @@ def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
     Two networks have as many connections per neuron if the density times the width is the same.
     """
     sparsity = column[0]
-    widths = {one.run.width for entry in used if entry.column == column for one in entry.records}
+    widths = {record.run.width for entry in used if entry.column == column for record in entry.records}
     full = round(1 - (1 - sparsity) * min(widths, default=1.0), 6)
     narrow = len(widths) == 1 and min(widths) < 1
     return f"s={sparsity:g} (matches {full:g})" if narrow else f"s={sparsity:g}"
@@ -104,9 +106,9 @@ def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
 def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Table:
     """The table with its rows, the best of its first columns ranked, and a caption that counts what is missing."""
     cells = [cell for row in rows.values() for cell in row]
-    runs, seeds = [one for entry in used for one in entry.records], sorted({len(entry.records) for entry in used})
-    left, empty = sum(one.result is None for one in runs), sum(cell.text == EMPTY for cell in cells)
-    lines = sorted({100 * failure_line(one.result["classes"]) for one in runs if one.result is not None})
+    runs, seeds = [record for entry in used for record in entry.records], sorted({len(entry.records) for entry in used})
+    left, empty = sum(record.result is None for record in runs), sum(cell.text == EMPTY for cell in cells)
+    lines = sorted({100 * failure_line(record.result["classes"]) for record in runs if record.result is not None})
     spread = f"Mean ± standard deviation over {' to '.join(map(str, seeds[:: len(seeds) - 1 or 1]))} seeds."
     caption = [table.caption, spread if seeds[-1] > 1 else "One seed: no spread is known."]
     failures = f"{FAILED} failed: below {' or '.join(f'{line:g} %' for line in lines)} accuracy."

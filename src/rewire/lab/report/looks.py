@@ -46,6 +46,16 @@ def network_label(model: str, width: float = 1.0) -> str:
     return label_of("model", model) + (f" x{width:g}" if width != 1 else "")
 
 
+def setting(model: str, width: float, sparsity: float, start: str = "") -> str:
+    """Network, sparsity and start in words.
+
+    >>> setting("vgg16", 0.25, 0.96, "uniform"), setting("vgg16", 1.0, 0.99)
+    ('VGG16 x0.25, 96 %, uniform start', 'VGG16, 99 %')
+    """
+    words = start.replace("erk", "ERK").replace("-", " ")
+    return f"{network_label(model, width)}, {100 * sparsity:g} %" + (f", {words} start" if start else "")
+
+
 def labels_of_library(role: str) -> set[str]:
     """The labels of everything that is registered."""
     if role == "method":

@@ -39,17 +39,17 @@ def draw(trained: Trained, folder: Path) -> list[Path]:
 @matplotlib.rc_context(STYLE)
 def densities(trained: Trained) -> Figure:
     """The density of every layer, at the start and now."""
-    found, start = masks(trained.model), trained.state["initial"]
-    place = np.arange(len(found))
+    layer_masks, start = masks(trained.model), trained.state["initial"]
+    place = np.arange(len(layer_masks))
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
-    axes.bar(place, [float(one.float().mean()) for one in found.values()], 0.7, color=ACCENT[0], label="now")
-    first = [start[name] / one.numel() for name, one in found.items()]
+    axes.bar(place, [float(mask.float().mean()) for mask in layer_masks.values()], 0.7, color=ACCENT[0], label="now")
+    first = [start[name] / mask.numel() for name, mask in layer_masks.items()]
     axes.hlines(first, place - 0.42, place + 0.42, REFERENCE, linewidth=1.5, label="start")
-    if len(found) <= NAMED:
-        axes.set_xticks(place, list(found), rotation=0 if max(map(len, found)) < 4 else 35, ha="center")
+    if len(layer_masks) <= NAMED:
+        axes.set_xticks(place, list(layer_masks), rotation=0 if max(map(len, layer_masks)) < 4 else 35, ha="center")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set(xlabel="layer" if len(found) <= NAMED else "layer, from the input", ylabel="density")
+    axes.set(xlabel="layer" if len(layer_masks) <= NAMED else "layer, from the input", ylabel="density")
     axes.grid(visible=False, axis="x")
     figure.suptitle(trained.run.label, fontsize=10.5)
     figure.legend(loc="outside lower center", ncols=2)
@@ -59,14 +59,14 @@ def densities(trained: Trained) -> Figure:
 @matplotlib.rc_context(STYLE)
 def mask(trained: Trained, name: str) -> Figure:
     """A mask, white where a weight exists, beside a histogram of the number of weights per neuron."""
-    one = masks(trained.model)[name].numpy()
-    counts = one.reshape(len(one), -1).sum(1)
+    mask_array = masks(trained.model)[name].numpy()
+    counts = mask_array.reshape(len(mask_array), -1).sum(1)
     figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    image = shrink(tile(one))
+    image = shrink(tile(mask_array))
     left.imshow(image, MASK, vmin=0, vmax=image.max() or 1.0, interpolation="none", aspect="auto")
     left.set(xticks=[], yticks=[], xlabel="inputs", ylabel="neurons")
-    left.set_title(f"{one.sum():,} of {one.size:,} weights ({one.mean():.2%})", fontsize=9.5)
+    left.set_title(f"{mask_array.sum():,} of {mask_array.size:,} weights ({mask_array.mean():.2%})", fontsize=9.5)
     left.spines[:].set(visible=True, color=GRID[0])
     right.hist(counts, bins=edges(int(counts.max())), color=ACCENT[0], rwidth=0.86)
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -74,7 +74,7 @@ def mask(trained: Trained, name: str) -> Figure:
     right.grid(visible=False, axis="x")
     right.set(xlabel="weights of a neuron", ylabel="neurons")
     right.set_title(f"{int((counts == 0).sum()):,} of {len(counts):,} neurons are empty", fontsize=9.5)
-    shape = "x".join(map(str, one.shape))
+    shape = "x".join(map(str, mask_array.shape))
     figure.suptitle(f"layer {name} ({shape}) of {trained.run.label}", fontsize=10.5)
     return figure
 
@@ -93,7 +93,7 @@ def edges(largest: int) -> NDArray[np.float64]:
 def over_time(trained: Trained) -> Figure:
     """The density of every layer after each epoch."""
     start = trained.state["initial"]
-    sizes = {name: one.numel() for name, one in masks(trained.model).items()}
+    sizes = {name: mask.numel() for name, mask in masks(trained.model).items()}
     path = np.array([list(start.values()), *(line["nnz"] for line in trained.state["metrics"])], dtype=float)
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()

@@ -57,19 +57,19 @@ class Subject:
     @property
     def records(self) -> list[Record]:
         """All runs."""
-        return [one for entry in self.entries for one in entry.records]
+        return [record for entry in self.entries for record in entry.records]
 
     @property
     def column(self) -> Column | None:
         """The sparsity and start to show: the paper's if a run is finished, else those most methods have finished."""
         sparse = [entry for entry in self.entries if entry.method != DENSE_LOOK.label]
-        methods = Counter(entry.column for entry in sparse if any(one.result for one in entry.records))
+        methods = Counter(entry.column for entry in sparse if any(record.result for record in entry.records))
         return PAPER if PAPER in methods else max(methods, key=methods.__getitem__, default=None)
 
     @property
     def column_records(self) -> list[Record]:
         """The runs of that column."""
-        return [one for entry in self.entries if entry.column == self.column for one in entry.records]
+        return [record for entry in self.entries if entry.column == self.column for record in entry.records]
 
     @property
     def column_title(self) -> str:
@@ -80,7 +80,7 @@ class Subject:
     @property
     def layer_names(self) -> list[str]:
         """The layers of the network."""
-        finished = [one for one in self.records if one.result]
+        finished = [record for record in self.records if record.result]
         return layer_counts(finished[:1], "nnz")[0] if finished else []
 
     def picture(self, name: str, title: str, caption: str, figure: Figure) -> Picture:
@@ -122,20 +122,20 @@ def pictures(records: Iterable[Record], layer: str | None = None) -> list[Pictur
 def by_method(records: Iterable[Record], without: Sequence[str] = ()) -> dict[str, list[Record]]:
     """Runs by the label of their method, in the order of tables."""
     groups: dict[str, list[Record]] = defaultdict(list)
-    for one in distinct(records):
-        if method_name(one.run) not in without:
-            groups[method_name(one.run)].append(one)
+    for record in distinct(records):
+        if method_name(record.run) not in without:
+            groups[method_name(record.run)].append(record)
     return groups
 
 
 def finished_by_method(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Finished sparse runs by the label of their method."""
-    return by_method(one for one in records if one.result and not one.run.is_dense)
+    return by_method(record for record in records if record.result and not record.run.is_dense)
 
 
 def layer_counts(group: Sequence[Record], count: str) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
     """Names, sizes and the mean of a count over runs, layer by layer."""
-    results = [one.result["layers"] for one in group if one.result]
+    results = [record.result["layers"] for record in group if record.result]
     counts = np.mean([[layer[count] for layer in layers] for layers in results], axis=0)
     sizes = np.array([np.prod(layer["shape"]) for layer in results[0]], float)
     return [layer["name"] for layer in results[0]], sizes, counts

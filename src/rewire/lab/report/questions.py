@@ -20,11 +20,11 @@ class Layout:
     """The cells of each claim; settings that a claim varies are left open."""
 
     uniform: Sequence[Cell]  # a: networks and sparsities, from a uniform start
-    fewer_seeds: Sequence[Cell]  # a: shown beside them, without a part in the verdict
     both: Sequence[Cell]  # b: networks and sparsities that have both starts
     extreme: Cell  # c: the network that is hardest to train, from ERK
     ablation: Mapping[str, Sequence[Cell]]  # d and e: groups of settings
-    emptiness: Sequence[Cell]  # f
+    emptiness: Sequence[Cell]  # f: where methods leave neurons empty
+    emptiness_beside: Sequence[Cell]  # f: shown beside it, without a part in the verdict
     drop: Sequence[Cell]  # g
     low: Sequence[Cell]  # h: many weights, from ERK
     failing: Cell  # i: few weights, from a uniform start
@@ -34,9 +34,13 @@ class Layout:
     connected: Sequence[Cell]  # the open question: cells with connected starts
 
 
+_SCHEDULE = ("every", "until", "fraction", "init")
+_SETTINGS = ("data", "model", "width", "store", *_SCHEDULE)
+
+
 def network(run: Run, sparsity: float, **more: Any) -> Cell:
     """The cell of a network at a sparsity, by the settings that distinguish networks of a study."""
-    own = {name: getattr(run, name) for name in ("data", "model", "width", "store")}
+    own = {name: getattr(run, name) for name in _SETTINGS}
     return {**own, "sparsity": sparsity, **more}
 
 
@@ -46,7 +50,8 @@ def starts(cell: Cell) -> list[Cell]:
 
 
 def _dense(run: Run, width: float) -> Cell:
-    return {**network(run, 0.0), "width": width, "method": DENSE, "store": Run.store}
+    without = {name: getattr(Run, name) for name in ("store", *_SCHEDULE)}  # they have no effect on a dense run
+    return {**network(run, 0.0), **without, "width": width, "method": DENSE}
 
 
 def _ggr(run: Run, sparsity: float) -> Cell:
@@ -67,13 +72,13 @@ LAYOUTS = {
             _FULL,
             network(ws.RESNET, ws.HIGH, start="uniform"),
         ],
-        fewer_seeds=[network(ws.FULL_VGG, 0.97, start="uniform")],
         both=[_HIGH, _MIDDLE],
         extreme=network(ws.MOBILENET, ws.HIGH, start="erk"),
         ablation={"VGG16 on CIFAR-100": starts(_HIGH), "digits": _DIGITS},
-        emptiness=starts(_MIDDLE),
+        emptiness=[network(ws.MOBILENET, ws.HIGH, start="erk"), _FULL],
+        emptiness_beside=[*starts(_HIGH), *starts(_MIDDLE)],
         drop=starts(_HIGH),
-        low=[network(ws.VGG, ws.LOW, start="erk")],
+        low=[network(ws.RESNET, ws.LOW, start="erk")],
         failing=_FULL,
         failing_beside=[{**_HIGH, "start": "uniform"}],
         starved=[_HIGH, network(_SMALL, 0.97)],
@@ -82,11 +87,11 @@ LAYOUTS = {
     ),
     "demo": Layout(
         uniform=[network(_MLP, sparsity, start="uniform") for sparsity in (0.97, 0.99)],
-        fewer_seeds=[],
         both=[network(_MLP, sparsity) for sparsity in (0.97, 0.99)],
         extreme=network(_MLP, 0.99, start="erk"),
         ablation={"digits": _ONE},
         emptiness=starts(network(_MLP, 0.97)),
+        emptiness_beside=[],
         drop=starts(network(_MLP, 0.97)),
         low=[network(_MLP, 0.9, start="erk")],
         failing=network(_MLP, 0.99, start="uniform"),

@@ -28,7 +28,12 @@ def to_markdown(table: Table) -> str:
     for heads, cells in table.rows:
         lines.append([*heads, *(shown(cell, usual(table)) + CIRCLED.get(cell.rank or 0, "") for cell in flat(cells))])
     body = "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
-    return f"**{table.title}**\n\n{body}\n\n{table.caption} ① ② ③: {RANKS}.\n"
+    key = f" ① ② ③: {RANKS}." if _is_ranked(table) else ""
+    return f"**{table.title}**\n\n{body}\n\n{table.caption}{key}\n"
+
+
+def _is_ranked(table: Table) -> bool:
+    return any(cell.rank for _, cells in table.rows for cell in cells)
 
 
 def to_csv(table: Table) -> str:
@@ -61,7 +66,8 @@ def to_latex(table: Table) -> str:
         wide = [rf"\multicolumn{{{cell.span}}}{{c}}" if cell.span > 1 else "" for cell in cells]
         texts = (f"{span}{{{value}}}" if span else value for span, value in zip(wide, values, strict=True))
         lines.append(" & ".join([*map(tex, heads), *texts]) + r" \\")
-    caption = tex(f"{table.title.split(': ', 1)[-1].capitalize()}. {table.caption} Bold, underlined, italic: {RANKS}.")
+    key = f" Bold, underlined, italic: {RANKS}." if _is_ranked(table) else ""
+    caption = tex(f"{table.title.split(': ', 1)[-1].capitalize()}. {table.caption}{key}")
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.name}}}"]
     return "\n".join([*lines, r"\end{table}", ""])
 

@@ -95,7 +95,7 @@ def page(
     """The whole report as one page that loads nothing else. Without JavaScript it shows all but the films."""
     shades = ";".join(f"--c{light[1:]}:{dark}" for light, dark in dark_shades().items())
     parts: list[Table | Picture] = [*shown_tables, *shown_figures]
-    links = "".join(f'<li><a href="#{escape(one.name)}">{escape(one.title)}</a></li>' for one in parts)
+    links = "".join(f'<li><a href="#{escape(part.name)}">{escape(part.title)}</a></li>' for part in parts)
     links += '<li><a href="#films">Films</a></li>' if films else ""
     nothing = '<p class="soft">No run is finished yet: tables appear with the first one.</p>'
     return (
@@ -146,15 +146,19 @@ def _status(records: list[Record], sweeps: Sweeps) -> str:
     planned = {name for sweep in sweeps for name in sweep["runs"]} - {record.run.id for record in records}
     counts["planned"] += len(planned)
     chips = "".join(f'<li class="n{min(counts[name], 1)}"><b>{counts[name]}</b> {name}</li>' for name in STATUSES)
-    begun = [one for one in once if one.status in ("running", "failed") or (one.status == "planned" and one.metrics)]
+    begun = [
+        record
+        for record in once
+        if record.status in ("running", "failed") or (record.status == "planned" and record.metrics)
+    ]
     items = ""
-    for one in begun:
-        last = f", epoch {one.metrics[-1]['epoch']} of {one.run.epochs}" if one.metrics else ""
-        error = "".join(f"<br><code>{escape(line)}</code>" for line in (one.error or "").strip().splitlines()[-1:])
-        items += f"<li>{escape(one.run.label)} <span class='soft'>{one.status}{last}</span>{error}</li>"
+    for record in begun:
+        last = f", epoch {record.metrics[-1]['epoch']} of {record.run.epochs}" if record.metrics else ""
+        error = "".join(f"<br><code>{escape(line)}</code>" for line in (record.error or "").strip().splitlines()[-1:])
+        items += f"<li>{escape(record.run.label)} <span class='soft'>{record.status}{last}</span>{error}</li>"
     text = f'<ul class="chips">{chips}</ul>' + (f'<p>Not finished:</p><ul class="begun">{items}</ul>' if items else "")
-    marked = [one for one in once if one.missing_code]
-    lines = "".join(f"<li>{escape(one.run.label)}: {escape(one.missing_code)}</li>" for one in marked)
+    marked = [record for record in once if record.missing_code]
+    lines = "".join(f"<li>{escape(record.run.label)}: {escape(record.missing_code)}</li>" for record in marked)
     note = "Shown from what is on disk, because the code of these runs is not as it was:"
     return text + (f'<p>{note}</p><ul class="begun">{lines}</ul>' if marked else "")
 

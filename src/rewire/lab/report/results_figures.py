@@ -15,13 +15,23 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from rewire.core.named import Look
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
-from rewire.lab.report.findings import Answer, Effect, Study, accuracy, seconds_on
+from rewire.lab.report.findings import (
+    ENOUGH_SEEDS,
+    FEWEST_SEEDS,
+    POINTS,
+    UNDECIDED,
+    Answer,
+    Study,
+    accuracy,
+    seconds_on,
+)
 from rewire.lab.report.looks import look_of_label, method_look, method_position, network_label
 from rewire.lab.report.statistics import mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
 from rewire.lab.run import Run
 
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
+BESIDE = 0.1  # where the seeds stand beside their mean
 IN_A_ROW = 3  # networks
 HOLLOW = "hollow: dense tensors (dense, masked)"
 
@@ -35,10 +45,10 @@ def save_figures(answers: Sequence[tuple[Claim, Answer]], study: Study, folder: 
         "losses": losses_figure(study),
         "recovery": recovery_figure(study),
     }
-    made = {name: figure for name, figure in figures.items() if figure is not None}
-    for name, figure in made.items():
+    drawn_figures = {name: figure for name, figure in figures.items() if figure is not None}
+    for name, figure in drawn_figures.items():
         save(figure, folder / name)
-    return list(made)
+    return list(drawn_figures)
 
 
 @matplotlib.rc_context(STYLE)
@@ -51,12 +61,13 @@ def accuracy_figure(study: Study) -> Figure | None:
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(min(WIDTH, 4.2 * columns), 0.5 + 2.8 * rows))
     every = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, (title, cells) in zip(every, panels.items(), strict=False):
+    for (title, cells), axes in zip(panels.items(), every, strict=False):  # in this order, none is taken in vain
         labels = sorted({label for label, _ in cells}, key=method_position)
         for (label, start), values in cells.items():
             interval, place = mean_interval(values), labels.index(label) + STARTS[start]
             colour = look_of_label(label).light
-            axes.plot([place, place], [interval.low, interval.high], color=colour, linewidth=1.6)
+            axes.plot([place, place], [max(interval.low, 0), min(interval.high, 100)], color=colour, linewidth=1.6)
+            axes.plot([place + BESIDE] * len(values), values, ".", color=colour, markersize=3)
             axes.plot(place, interval.mean, "o", color=colour, markersize=6, markerfacecolor=_face(start, colour))
         axes.set_xticks(range(len(labels)), labels)
         axes.set(title=title.replace(", ", "\n"), xlim=(-0.5, len(labels) - 0.5))
@@ -65,7 +76,7 @@ def accuracy_figure(study: Study) -> Figure | None:
         axes.set_axis_off()
     figure.supylabel("accuracy [%]", fontsize=10)
     keys = [
-        Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor=_face(one, INK[0])) for one in STARTS
+        Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor=_face(start, INK[0])) for start in STARTS
     ]
     figure.legend(keys, ["from an ERK start", "from a uniform start"], loc="outside upper center", ncols=2, fontsize=9)
     return figure
@@ -78,43 +89,43 @@ def _face(start: str, colour: str) -> str:
 def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
     """By network and sparsity: what the compared methods reach from a start, one value a seed.
 
-    A start of a network is there as soon as all methods have it, each with two seeds.
+    A start is shown once every compared method has ``ENOUGH_SEEDS`` seeds from it, or all of a plan with fewer.
     """
     panels: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    for run, one in study.main_runs().items():
+    for run, record in study.compared_runs().items():
         if run.method in COMPARED and run.growth == Run.growth and run.scope == Run.scope and run.start in STARTS:
             title = f"{network_label(run.model, run.width)}, {100 * run.sparsity:g} % sparse"
-            panels[title][method_look(run).label, run.start].append(accuracy(one))
-    return {title: shown for title, cells in panels.items() if (shown := _complete_starts(cells))}
+            panels[title][method_look(run).label, run.start].append(accuracy(record))
+    needed = max(FEWEST_SEEDS, min(ENOUGH_SEEDS, len({run.seed for run in study.plan})))
+    return {title: shown for title, cells in panels.items() if (shown := _complete_starts(cells, needed))}
 
 
-def _complete_starts(cells: Mapping[tuple[str, str], list[float]]) -> dict[tuple[str, str], list[float]]:
-    """The cells of the starts that all compared methods have with two seeds."""
-    methods = Counter(start for (_, start), values in cells.items() if len(values) > 1)
+def _complete_starts(cells: Mapping[tuple[str, str], list[float]], needed: int) -> dict[tuple[str, str], list[float]]:
+    """The cells of the starts from which all compared methods have so many seeds."""
+    methods = Counter(start for (_, start), values in cells.items() if len(values) >= needed)
     return {key: values for key, values in cells.items() if methods[key[1]] == len(COMPARED)}
 
 
 @matplotlib.rc_context(STYLE)
 def claims_figure(answers: Sequence[tuple[Claim, Answer]]) -> Figure | None:
-    """The effects of all claims that are measured in points of accuracy; filled where the interval excludes zero."""
-    rows = [(claim.key, one) for claim, answer in answers for one in answer.effects if _is_drawn(one)]
+    """The effects of decided claims, in points of accuracy; filled where the interval excludes zero."""
+    decided = [(claim, answer) for claim, answer in answers if answer.verdict != UNDECIDED]
+    rows = [(claim.key, effect) for claim, answer in decided for effect in answer.effects if effect.unit == POINTS]
     if not rows:
         return None
     figure = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(rows)))
     axes = figure.subplots()
     axes.axvline(0, color=GRID[0], linewidth=1.2)
-    for place, (_, one) in enumerate(rows):
-        face = INK[0] if one.interval.excludes_zero else "white"
-        axes.plot([one.interval.low, one.interval.high], [place, place], color=INK[0], linewidth=1.6)
-        axes.plot(one.interval.mean, place, "o", color=INK[0], markersize=5, markerfacecolor=face)
-    axes.set_yticks(range(len(rows)), [f"{key}  {one.name} (n = {one.interval.n})" for key, one in rows], fontsize=8.5)
+    for place, (_, effect) in enumerate(rows):
+        face = INK[0] if effect.interval.excludes_zero else "white"
+        axes.plot([effect.interval.low, effect.interval.high], [place, place], color=INK[0], linewidth=1.6)
+        axes.plot(effect.interval.mean, place, "o", color=INK[0], markersize=5, markerfacecolor=face)
+    axes.set_yticks(
+        range(len(rows)), [f"{key}  {effect.name} (n = {effect.interval.n})" for key, effect in rows], fontsize=8.5
+    )
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("points of accuracy, 95 % interval over seeds")
     return figure
-
-
-def _is_drawn(one: Effect) -> bool:
-    return one.unit == "points" and one.interval.n > 1
 
 
 @matplotlib.rc_context(STYLE)
@@ -133,7 +144,7 @@ def costs_figure(study: Study) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, sharey=True)
     for run, group in groups.items():
-        macs = fmean(one.result["flops"]["training"] * run.batch_size for one in group if one.result) / 1e12
+        macs = fmean(record.result["flops"]["training"] * run.batch_size for record in group if record.result) / 1e12
         seconds = seconds_on(cpu, group)
         height = fmean(map(accuracy, group))
         _point(left, run, macs, height)
@@ -166,7 +177,7 @@ def _point(axes: Axes, run: Run, x: float, y: float) -> None:
 def _legend(looks: Iterable[Look]) -> list[Line2D]:
     """A marker for each method, in the order of tables, and one that explains hollow markers."""
     ordered = sorted(set(looks), key=lambda look: method_position(look.label))
-    keys = [Line2D([], [], marker=_marker(one), linestyle="", color=one.light, label=one.label) for one in ordered]
+    keys = [Line2D([], [], marker=_marker(look), linestyle="", color=look.light, label=look.label) for look in ordered]
     hollow = Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor="none", label=HOLLOW)
     return [*keys, hollow]
 

@@ -5,7 +5,6 @@ differences vary less than the accuracies do.
 """
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -56,7 +55,7 @@ def at_level(interval: Interval, level: float) -> Interval:
     """
     if interval.n < 2:
         return interval
-    quantile, usual = (t_quantile((1 + one) / 2, interval.n - 1) for one in (level, LEVEL))
+    quantile, usual = (t_quantile((1 + confidence) / 2, interval.n - 1) for confidence in (level, LEVEL))
     half = interval.half_width * quantile / usual
     return Interval(interval.mean, interval.mean - half, interval.mean + half, interval.n)
 
@@ -89,16 +88,24 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float], le
     return mean_interval(differences, level) if differences else None
 
 
-def bootstrap_interval(values: Sequence[float], level: float = LEVEL, draws: int = 10_000, seed: int = 0) -> Interval:
-    """The percentile interval of the mean: for many seeds of values that are far from normal."""
-    n, mean = len(values), fmean(values)
+def jackknife_interval(
+    statistic: Callable[[Sequence[int]], float], seeds: Sequence[int], level: float = LEVEL
+) -> Interval:
+    """The interval of a statistic of several seeds, from its values with one seed left out at a time (Tukey).
+
+    For a mean it is Student's t interval.
+
+    >>> values = [1.0, 2.0, 4.0]
+    >>> made = jackknife_interval(lambda seeds: fmean(values[seed] for seed in seeds), range(3))
+    >>> round(made.low - mean_interval(values).low, 9)
+    0.0
+    """
+    n, whole = len(seeds), statistic(seeds)
     if n < 2:
-        return Interval(mean, math.nan, math.nan, n)
-    generator = random.Random(seed)
-    means = sorted(fmean(generator.choices(values, k=n)) for _ in range(draws))
-    tail = (1 - level) / 2
-    low, high = means[math.floor(tail * draws)], means[min(math.ceil((1 - tail) * draws), draws - 1)]
-    return Interval(mean, low, high, n)
+        return Interval(whole, math.nan, math.nan, n)
+    partial = [statistic([seed for seed in seeds if seed != left_out]) for left_out in seeds]
+    half = t_quantile((1 + level) / 2, n - 1) * (n - 1) * stdev(partial) / math.sqrt(n)
+    return Interval(whole, whole - half, whole + half, n)
 
 
 def t_quantile(probability: float, degrees: float) -> float:

@@ -22,7 +22,7 @@ from rewire.parts.start import start_label
 @register_figure("accuracy", order=4)
 def picture(subject: Subject) -> list[Picture]:
     """One picture as soon as a run has finished an epoch."""
-    if not any(one.metrics for one in subject.records):
+    if not any(record.metrics for record in subject.records):
         return []
     about = (
         "Test accuracy after each epoch: mean of the seeds in a band from the worst to the best. Runs that are not "
@@ -35,12 +35,16 @@ def picture(subject: Subject) -> list[Picture]:
 @matplotlib.rc_context(STYLE)
 def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
     """Test accuracy over the epochs: mean of the seeds, band from worst to best; a panel per sparsity and start."""
-    known = [one for one in distinct(records) if one.metrics]
-    columns = {(one.run.start, one.run.sparsity): None for one in known if not one.run.is_dense}
+    known = [record for record in distinct(records) if record.metrics]
+    columns = {(record.run.start, record.run.sparsity): None for record in known if not record.run.is_dense}
     order = sorted(columns, key=lambda column: (start_position(column[0]), column[1])) or [(DENSE, 0.0)]
     figure, grid = panels(len(order), 3 if len({sparsity for _, sparsity in order}) > 2 else 2)
     for axes, (start, sparsity) in zip(grid, order, strict=True):
-        own = [one for one in known if one.run.is_dense or (one.run.start, one.run.sparsity) == (start, sparsity)]
+        own = [
+            record
+            for record in known
+            if record.run.is_dense or (record.run.start, record.run.sparsity) == (start, sparsity)
+        ]
         for method, group in by_method(own).items():
             _curve(axes, method, group)
         axes.set_title(f"s={sparsity:g}, {start_label(start)}")
@@ -52,9 +56,9 @@ def accuracy_over_epochs(records: Iterable[Record]) -> Figure:
 
 def _curve(axes: Axes, method: str, group: Iterable[Record]) -> None:
     by_epoch: dict[int, dict[int, float]] = defaultdict(dict)  # accuracy by seed
-    for one in group:
-        for line in (line for line in one.metrics if "accuracy" in line):
-            by_epoch[line["epoch"]][one.run.seed] = line["accuracy"]
+    for record in group:
+        for line in (line for line in record.metrics if "accuracy" in line):
+            by_epoch[line["epoch"]][record.run.seed] = line["accuracy"]
     epochs, style = sorted(by_epoch), curve_style(method)
     worst, mean, best = ([of(by_epoch[epoch].values()) for epoch in epochs] for of in (min, fmean, max))
     band = axes.fill_between(epochs, worst, best, color=style["color"], alpha=0.18, linewidth=0)

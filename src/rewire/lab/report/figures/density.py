@@ -29,13 +29,18 @@ def density_over_time(records: Iterable[Record]) -> Figure:
     figure, grid = panels(len(groups), 2)
     for axes, (method, group) in zip(grid, groups.items(), strict=True):
         names, sizes, start = layer_counts(group, "initial_nnz")
-        epochs = min(len(one.metrics) for one in group)
-        path = np.mean([[line["nnz"] for line in one.metrics[:epochs]] for one in group], axis=0).reshape(epochs, -1)
+        epochs = min(len(record.metrics) for record in group)
+        path = np.mean([[line["nnz"] for line in record.metrics[:epochs]] for record in group], axis=0).reshape(
+            epochs, -1
+        )
         for i, name in enumerate(names):
-            line = np.maximum([start[i], *path[:, i]], 0.5) / sizes[i]  # zero is not on a logarithmic axis
+            densities = np.array([start[i], *path[:, i]]) / sizes[i]
+            line = np.maximum(densities, 0.5 / sizes[i])  # zero is not on a logarithmic axis
             (curve,) = axes.plot(line, color=DEPTH(i / max(len(names) - 1, 1)), linewidth=1.4, label=name)
-            seeds = ", ".join(str(one.run.seed) for one in group)
-            texts = [f"{name}, epoch {epoch}: {value:.3%} (mean of seeds {seeds})" for epoch, value in enumerate(line)]
+            seeds = ", ".join(str(record.run.seed) for record in group)
+            texts = [
+                f"{name}, epoch {epoch}: {value:.3%} (mean of seeds {seeds})" for epoch, value in enumerate(densities)
+            ]
             describe_points(curve, name, texts)
         axes.set_title(method)
         logarithmic(axes, percent=True)

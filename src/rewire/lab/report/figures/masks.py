@@ -56,5 +56,5 @@ def masks(records: Iterable[Record], layer: str) -> Figure:
 
 def _masks(group: Sequence[Record]) -> dict[str, NDArray[Any]]:
     """The topology of the first seed that has one."""
-    paths = [one.folder / "topology.safetensors" for one in group if one.result]
+    paths = [record.folder / "topology.safetensors" for record in group if record.result]
     return next((load_file(path) for path in paths if path.exists()), {})

@@ -17,7 +17,7 @@ from typing import Any
 from rewire.lab.environment import environment
 from rewire.lab.experiments.grid import without_ignored
 from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
-from rewire.lab.experiments.workstation import RESNET, VGG
+from rewire.lab.experiments.workstation import VGG
 from rewire.lab.results import read_metrics
 from rewire.lab.run import DENSE, Run
 from rewire.lab.training.train import train
@@ -26,7 +26,7 @@ from rewire.lab.training.trainer import Place
 RESULTS = Path("docs/results/end_to_end.jsonl")
 VIT = next(run for run in TRANSFORMERS["workstation"] if run.model == "vit")
 NETWORKS = {
-    "ResNet-18, a quarter of its width, SGD": RESNET,
+    "ResNet-18, a quarter of its width, SGD": replace(VGG, model="resnet-18"),
     "VGG16, a quarter of its width, SGD": VGG,
     "ViT, width 0.5, AdamW": VIT,
 }

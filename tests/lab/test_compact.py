@@ -1,6 +1,7 @@
 """Many runs in one file, and a run repeated from it."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -58,6 +59,27 @@ def test_a_file_is_the_same_whenever_it_is_written(folder, tmp_path):
     assert {one.run for one in read_file(tmp_path / "a.jsonl")} == set(RUNS)
 
 
+def test_a_folder_without_epochs_or_layers_is_named(folder, tmp_path):
+    half = shutil.copytree(folder_of(folder, RUNS[0]), tmp_path / "runs" / "half")
+    (half / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match="half lacks epochs or parts of its result .*: copy it again"):
+        collect(half.parent, tmp_path / "a.jsonl")
+    shutil.copy(folder_of(folder, RUNS[0]) / "metrics.jsonl", half)
+    (half / "result.json").write_text('{"accuracy": 0.5}')
+    with pytest.raises(ValueError, match="half lacks epochs or parts of its result .*: copy it again"):
+        collect(half.parent, tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("part", ["nnz", "layers", "run"])
+def test_a_line_with_an_empty_part_is_named(folder, tmp_path, part):
+    line = to_line(read_record(folder_of(folder, RUNS[0])))
+    {"nnz": line["metrics"]["nnz"], "layers": line["result"]["layers"], "run": line["run"]}[part].clear()
+    line["run"] = line["run"] or None
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match="line 1 of .*a.jsonl is not a run"):
+        read_file(tmp_path / "a.jsonl")
+
+
 def test_adding_keeps_the_runs_that_the_file_holds(folder, tmp_path):
     file, part = tmp_path / "runs.jsonl", tmp_path / "part"
     shutil.copytree(folder_of(folder, RUNS[0]), folder_of(part, RUNS[0]))
@@ -110,6 +132,39 @@ def test_a_repeated_run_that_differs_names_what_is_different_here(folder, tmp_pa
     error = capsys.readouterr().err
     assert "loss of epoch 1 is" in error
     assert re.search(r"Another machine may round differently: cpu is .* instead of Abacus\n$", error)
+
+
+def test_a_run_is_picked_by_its_id_though_two_experiments_share_it(folder):
+    records = [read_record(folder_of(folder, run)) for run in (*RUNS, RUNS[0])]
+    assert pick(records, RUNS[0].id).run == RUNS[0]
+    with pytest.raises(ValueError, match="2 finished runs have an id that begins with ''"):
+        pick(records, "")
+    with pytest.raises(ValueError, match="0 finished runs have an id that begins with 'x'"):
+        pick(records, "x")
+
+
+def test_without_a_finished_run_there_is_nothing_to_repeat(folder):
+    planned = replace(read_record(folder_of(folder, RUNS[0])), result=None)
+    with pytest.raises(ValueError, match="none of these runs is finished"):
+        pick([planned], None)
+
+
+def test_a_run_that_an_early_version_began_has_seconds_of_its_processor_in_some_epochs_only(folder):
+    stored = read_record(folder_of(folder, RUNS[0]))
+    del stored.metrics[0]["cpu_seconds"]
+    again = from_line(json.loads(json.dumps(to_line(stored))), folder)
+    assert ["cpu_seconds" in line for line in again.metrics] == [False, True, True]
+
+
+def test_a_diverged_run_is_repeated_like_any_other(folder, monkeypatch):
+    stored = read_record(folder_of(folder, RUNS[0]))
+
+    def diverged(run, place_of_run, *rest):
+        shutil.copytree(folder_of(folder, RUNS[0]), place_of_run)
+        return stored.result | {"loss": math.nan}  # in the file it is null
+
+    monkeypatch.setattr("rewire.lab.repeat.train", diverged)
+    assert repeat(stored, Place()) == []
 
 
 def test_a_report_of_a_file(folder, tmp_path):

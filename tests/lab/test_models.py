@@ -78,8 +78,9 @@ def test_large_images_change_only_the_stride_of_the_stem() -> None:
         assert weights(small) == weights(large)
 
 
-def test_mobilenet_with_stride_2_is_the_large_image_form_at_any_size() -> None:
-    strided, large = on_paper("mobilenet-v2-stride2", 100, CIFAR), on_paper("mobilenet-v2", 100, TINY)
+@pytest.mark.parametrize("name", ["resnet-18", "mobilenet-v2"])
+def test_networks_with_stride_2_are_the_large_image_form_at_any_size(name: str) -> None:
+    strided, large = on_paper(f"{name}-stride2", 100, CIFAR), on_paper(name, 100, TINY)
     strides = [[m.stride for m in n.modules() if isinstance(m, nn.Conv2d)] for n in (strided, large)]
     assert strides[0] == strides[1]
     assert [p.shape for p in strided.parameters()] == [p.shape for p in large.parameters()]

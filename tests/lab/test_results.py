@@ -96,6 +96,40 @@ def test_a_damaged_file_is_named(tmp_path, content):
         read_record(folder)
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '{"run": null}', '{"run": 3}', '{"run": {"name": "x"}}', '{"run": {"data": 3}}', '{"run": {"code": 3}}'],
+)
+def test_a_run_json_of_another_program_is_named(tmp_path, content):
+    folder = folder_of(tmp_path)
+    (folder / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=r"run.json is not of a run of this lab .*: move it or remove its folder"):
+        read_records(folder)
+
+
+def test_one_below_a_folder_of_runs_is_passed_over(tmp_path):
+    folder = folder_of(tmp_path)
+    write_json(tmp_path / "other" / "run.json", {"program": "other"})
+    assert [record.folder for record in read_records(tmp_path)] == [folder]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("result.json", "{}"),
+        ("result.json", '{"accuracy": "x"}'),
+        ("error.json", "{}"),
+        ("error.json", '{"traceback": 3}'),
+        ("metrics.jsonl", "3\n"),
+    ],
+)
+def test_files_without_what_they_must_have_are_named(tmp_path, name, content):
+    folder = folder_of(tmp_path)
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name} .*: remove it"):
+        read_record(folder)
+
+
 def test_what_json_does_not_have_becomes_null(tmp_path):
     folder = folder_of(tmp_path)
     write_metrics(folder, [{"loss": float("nan"), "nnz": [1, float("inf")]}])

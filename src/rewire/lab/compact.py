@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewire.lab.results import Record, atomically, read_records
+from rewire.lab.results import Record, atomically, read_records, to_run
 from rewire.lab.run import Run
 
 SUFFIX = ".jsonl"
@@ -21,8 +21,8 @@ def collect(directory: Path, file: Path, *, add: bool = False) -> int:
 
     With ``add``, the runs that the file holds already stay in it, unless the folder has them too.
     """
-    lines = {one["id"]: one for one in _lines(file)} if add and file.exists() else {}
-    lines |= {one.run.id: to_line(one) for one in read_records(directory) if one.result is not None}
+    lines = {line["id"]: line for line in _lines(file)} if add and file.exists() else {}
+    lines |= {record.run.id: _line_of(record) for record in read_records(directory) if record.result is not None}
     with atomically(file) as output:
         for line in sorted(lines.values(), key=_order):
             output.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
@@ -54,9 +54,20 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             lines.append(json.loads(text))
             from_line(lines[-1], path)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"line {number} of {path} is not a run ({error}): write the file again") from error
     return lines
+
+
+def _line_of(record: Record) -> dict[str, Any]:
+    """A finished run as one object; a half-copied folder gets an error that names it."""
+    try:
+        return to_line(record)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{record.folder} lacks epochs or parts of its result ({error!r}): copy it again, or remove it and run the "
+            "sweep again"
+        ) from error
 
 
 def to_line(record: Record) -> dict[str, Any]:
@@ -67,7 +78,9 @@ def to_line(record: Record) -> dict[str, Any]:
     result["seconds"] = round(result["seconds"], 2)
     metrics = columns(record.metrics)
     del metrics["epoch"]  # they are counted from 1
-    metrics |= {name: [round(value, 2) for value in metrics[name]] for name in _SECONDS if name in metrics}
+    for name in _SECONDS:
+        if name in metrics:  # early versions of the lab did not measure those of the processor
+            metrics[name] = [None if value is None else round(value, 2) for value in metrics[name]]
     metrics["nnz"] = _until_last_change(metrics["nnz"])
     return {"id": record.run.id, "run": record.run.to_dict(), "metrics": metrics, "result": result}
 
@@ -79,7 +92,7 @@ def from_line(line: dict[str, Any], path: Path) -> Record:
     metrics["nnz"] = nnz + [nnz[-1]] * (epochs - len(nnz))
     lines = [{"epoch": epoch + 1} | row for epoch, row in enumerate(rows(metrics))]
     result = line["result"] | {"layers": rows(line["result"]["layers"])}
-    return Record(Run.from_dict(line["run"]), path, "done", lines, result, None)
+    return Record(to_run(line["run"]), path, "done", lines, result, None)
 
 
 def columns(table: list[dict[str, Any]]) -> dict[str, list[Any]]:

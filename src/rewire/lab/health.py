@@ -64,10 +64,10 @@ def satisfies(version: str, versions: str) -> bool:
     (True, False)
     """
     for bound in filter(None, versions.split(",")):
-        found = re.fullmatch(r"\s*(>=|<)\s*([\d.]+)\s*", bound)
-        if not found:
+        match = re.fullmatch(r"\s*(>=|<)\s*([\d.]+)\s*", bound)
+        if not match:
             raise ValueError(f"cannot compare versions with {bound!r}: only >= and < are understood")
-        if (_numbers(version) >= _numbers(found[2])) != (found[1] == ">="):
+        if (_numbers(version) >= _numbers(match[2])) != (match[1] == ">="):
             return False
     return True
 
@@ -100,8 +100,8 @@ def _metadata() -> "metadata.PackageMetadata | None":
 def requirements() -> list[Requirement]:
     """What the package asks for, with the extras it is asked by."""
     lines = metadata.requires("rewire") if _metadata() else None
-    found = [match for line in lines or () if (match := REQUIREMENT.match(line))]
-    return [Requirement(m[1], tuple((m[2] or "").split(",")) if m[2] else (), m[3], m[4] or "") for m in found]
+    matches = [match for line in lines or () if (match := REQUIREMENT.match(line))]
+    return [Requirement(m[1], tuple((m[2] or "").split(",")) if m[2] else (), m[3], m[4] or "") for m in matches]
 
 
 def _dependencies() -> list[Check]:
@@ -110,10 +110,10 @@ def _dependencies() -> list[Check]:
     if installed is None:
         fix = "run `pip install -e .` in the folder of the project"
         return [Check("rewire", "problem", "is on Python's path without being installed", fix)]
-    found = []
+    checks = []
     if installed["Version"] != rewire.__version__:
         text = f"the files are version {rewire.__version__}, installed is {installed['Version']}"
-        found.append(
+        checks.append(
             Check("rewire", "problem", text, "install it again: `pip install -e .`, or `pip install -U rewire`")
         )
     for needed in requirements():
@@ -121,8 +121,8 @@ def _dependencies() -> list[Check]:
             complaint = needed.complaint()
             text = complaint or f"{metadata.version(needed.package)} ({needed.versions})"
             fix = f"pip install '{needed.package}{needed.versions}'" if complaint else ""
-            found.append(Check(needed.package, "problem" if complaint else "ok", text, fix))
-    return found
+            checks.append(Check(needed.package, "problem" if complaint else "ok", text, fix))
+    return checks
 
 
 def kernels() -> list[Check]:
@@ -191,18 +191,20 @@ def _device() -> Check:
 def _extras() -> list[Check]:
     """One check for each extra that users may want."""
     listed = requirements()
-    found = []
-    for extra in dict.fromkeys(one.extra for one in listed if one.extra and one.extra not in DEVELOPERS):
+    checks = []
+    for extra in dict.fromkeys(
+        requirement.extra for requirement in listed if requirement.extra and requirement.extra not in DEVELOPERS
+    ):
         packages = _packages(listed, extra)
-        complaints = [complaint for one in packages if (complaint := one.complaint())]
+        complaints = [complaint for requirement in packages if (complaint := requirement.complaint())]
         if complaints:
-            found.append(Check(extra, "missing", "; ".join(complaints), f"pip install 'rewire[{extra}]'"))
+            checks.append(Check(extra, "missing", "; ".join(complaints), f"pip install 'rewire[{extra}]'"))
         else:
-            installed = [f"{one.package} {metadata.version(one.package)}" for one in packages]
-            found.append(Check(extra, "ok", ", ".join(installed)))
-    return found
+            installed = [f"{requirement.package} {metadata.version(requirement.package)}" for requirement in packages]
+            checks.append(Check(extra, "ok", ", ".join(installed)))
+    return checks
 
 
 def _packages(listed: list[Requirement], extra: str) -> list[Requirement]:
     """The packages of an extra; other extras of Rewire that it names are checked by themselves."""
-    return [one for one in listed if one.extra == extra and one.package != "rewire"]
+    return [requirement for requirement in listed if requirement.extra == extra and requirement.package != "rewire"]

@@ -9,8 +9,8 @@ from rewire.lab.references import file_label
 from rewire.lab.run import ROLES, Run
 
 _ORDER = ["model", "data", "method", "growth", "sparsity", "start"]  # the rest follows in the order of the fields
-_SETTINGS = [*_ORDER, *(one.name for one in fields(Run) if one.name not in (*_ORDER, "seed", "code"))]
-_DEFAULTS = {one.name: one.default for one in fields(Run)}
+_SETTINGS = [*_ORDER, *(field.name for field in fields(Run) if field.name not in (*_ORDER, "seed", "code"))]
+_DEFAULTS = {field.name: field.default for field in fields(Run)}
 _APART = ("model", "data", "epochs")  # runs that differ in these stand in blocks of their own
 _UNNAMED = {"method", "sparsity", "start", *ROLES}  # values that are clear without the name of the setting
 
@@ -98,7 +98,7 @@ def _block(listed: Sequence[Run], places: Sequence[int], block_name: str) -> Blo
     for run in runs:
         different = [name for name in varied if name not in usual or getattr(run, name) != usual[name]]
         words = [describe(run, name, shown) for name in different]
-        words += [f"code {one.digest[:6]}" for one in run.code if (one.role, one.name) in changed]
+        words += [f"code {code.digest[:6]}" for code in run.code if (code.role, code.name) in changed]
         labels.append(" ".join(filter(None, words)))
     return Block(" ".join(filter(None, title)), block_name, runs, list(places), labels)
 
@@ -116,7 +116,7 @@ def _usual(runs: Iterable[Run], varied: Iterable[str]) -> dict[str, Any]:
 
 def _content(run: Run) -> Hashable:
     """Everything but the seed; no code is looked up."""
-    return tuple(getattr(run, name) for name in _SETTINGS), tuple(one.digest for one in run.code)
+    return tuple(getattr(run, name) for name in _SETTINGS), tuple(code.digest for code in run.code)
 
 
 def _names(runs: Sequence[Run]) -> dict[str, str]:
@@ -144,6 +144,6 @@ def describe(run: Run, name: str, shown: Mapping[str, str] | None = None) -> str
     if name == "growth" and value == Run.growth:
         return ""
     if name == "code":
-        return " ".join(f"code {one.digest[:6]}" for one in value)
+        return " ".join(f"code {code.digest[:6]}" for code in value)
     words = name.replace("_", " ")
     return str(value) if name in _UNNAMED else f"{words} default" if value is None else f"{words} {value}"

@@ -89,16 +89,16 @@ def helpers(path: Path) -> list[Path]:
 
     Of a package in that folder, every file counts.
     """
-    found: dict[Path, None] = {}
+    imports: dict[Path, None] = {}
     left = [path]
     while left:
         for name in _imported(left.pop()):
             module, package = path.parent / f"{name}.py", path.parent / name
             files = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]
-            new = [file for file in files if file.is_file() and file != path and file not in found]
-            found |= dict.fromkeys(new)
+            new = [file for file in files if file.is_file() and file != path and file not in imports]
+            imports |= dict.fromkeys(new)
             left += new
-    return sorted(found)
+    return sorted(imports)
 
 
 def _imported(path: Path) -> set[str]:

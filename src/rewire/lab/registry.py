@@ -67,7 +67,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         return self._wrap(name, value)
 
     def _installed(self) -> dict[str, Any]:
-        return {one.name: one for one in entry_points(group=self._group)} if self._group else {}
+        return {entry_point.name: entry_point for entry_point in entry_points(group=self._group)} if self._group else {}
 
     def _all(self) -> Mapping[str, T]:
         if not self._loaded:

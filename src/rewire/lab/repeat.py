@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rewire.lab.environment import environment
-from rewire.lab.results import Record, read_metrics
+from rewire.lab.results import Record, read_record
 from rewire.lab.run import Run
 from rewire.lab.training.train import train
 from rewire.lab.training.trainer import Place, Report
@@ -28,10 +28,12 @@ def changed_surroundings(record: Record) -> list[str]:
 
 def pick(records: Sequence[Record], key: str | None) -> Record:
     """The finished run whose id begins with ``key``, or one at random."""
-    done = [one for one in records if one.result is not None]
+    done = {record.run.id: record for record in records if record.result is not None}  # experiments share runs
+    if not done:
+        raise ValueError("none of these runs is finished: there is nothing to repeat")
+    chosen = [record for name, record in done.items() if name.startswith(key or "")]
     if key is None:
-        return random.choice(done)
-    chosen = [one for one in done if one.run.id.startswith(key)]
+        return random.choice(chosen)
     if len(chosen) != 1:
         raise ValueError(f"{len(chosen)} finished runs have an id that begins with {key!r}: give more of its digits")
     return chosen[0]
@@ -41,30 +43,31 @@ def repeat(record: Record, place: Place, report: Report = lambda event: None) ->
     """Train the run again in a folder of its own, and return every difference; none if all numbers are the same."""
     run = Run(**{name: value for name, value in record.run.to_dict().items() if name != "code"})
     with tempfile.TemporaryDirectory() as folder:
-        result = train(run, Path(folder) / "run", place, report)
-        metrics = read_metrics(Path(folder) / "run")
-    return differences(record, metrics, result)
+        train(run, Path(folder) / "run", place, report)
+        again = read_record(Path(folder) / "run")  # as it was stored, where a loss that is not a number is none
+    assert again.result is not None
+    return differences(record, again.metrics, again.result)
 
 
 def differences(record: Record, metrics: Sequence[dict[str, Any]], result: dict[str, Any]) -> list[str]:
     """What differs between a stored run and a new one, as sentences."""
     assert record.result is not None
-    found = []
+    sentences = []
     if len(metrics) != len(record.metrics):
-        found.append(f"{len(metrics)} epochs instead of {len(record.metrics)}")
+        sentences.append(f"{len(metrics)} epochs instead of {len(record.metrics)}")
     for old, new in zip(record.metrics, metrics, strict=False):
-        found += [
+        sentences += [
             f"{name} of epoch {old['epoch']} is {new.get(name)} instead of {old.get(name)}"
             for name in COMPARED
             if old.get(name) != new.get(name)
         ]
     old_outcome, new_outcome = _outcome(record.result), _outcome(result)
-    found += [
+    sentences += [
         f"{name} is {new_outcome.get(name)} instead of {old_outcome.get(name)}"
         for name in old_outcome | new_outcome
         if old_outcome.get(name) != new_outcome.get(name)
     ]
-    return found
+    return sentences
 
 
 def _outcome(result: dict[str, Any]) -> dict[str, Any]:

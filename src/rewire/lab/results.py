@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -48,7 +48,7 @@ class Record:
             return ""
         from rewire.lab.names import state_of  # imports torch, which runs of the library itself need not wait for
 
-        states = ((one.name, state_of(one)) for one in self.run.code)
+        states = ((code.name, state_of(code)) for code in self.run.code)
         return ", ".join(f"{name} {state}" for name, state in states if state)
 
 
@@ -117,17 +117,42 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The epochs that were written."""
     path = folder / "metrics.jsonl"
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     except ValueError as error:
         raise ValueError(f"{path} cannot be read ({error}): remove its folder and run the sweep again") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise ValueError(f"{path} has lines that are no epochs: remove its folder and run the sweep again")
+    return lines
 
 
 def read_record(folder: Path) -> Record:
     """Read one run; a damaged folder gets an error that names the file."""
-    run = Run.from_dict(read_json(folder / "run.json")["run"])
-    result = read_json(folder / "result.json") if (folder / "result.json").exists() else None
-    error = read_json(folder / "error.json")["traceback"] if (folder / "error.json").exists() else None
-    return Record(run, folder, _status(folder, result, error), read_metrics(folder), result, error)
+    about, files = folder / "run.json", (folder / "result.json", folder / "error.json")
+    try:
+        run = to_run(read_json(about).get("run"))
+    except (TypeError, ValueError) as problem:
+        if str(about) in str(problem):
+            raise
+        raise ValueError(f"{about} is not of a run of this lab ({problem}): move it or remove its folder") from problem
+    result, error = (read_json(file) if file.exists() else None for file in files)
+    if result is not None and not isinstance(result.get("accuracy"), (int, float)):
+        raise ValueError(f"{files[0]} is not a result (it has no accuracy): remove its folder and run the sweep again")
+    if error is not None and not isinstance(error.get("traceback"), str):
+        raise ValueError(f"{files[1]} is not of a failed run (it has no traceback): remove it")
+    trace = error["traceback"] if error is not None else None
+    return Record(run, folder, _status(folder, result, trace), read_metrics(folder), result, trace)
+
+
+def to_run(values: Any) -> Run:
+    """The run of stored settings; settings of another kind than a run's are refused, as other programs write them."""
+    if not isinstance(values, dict):
+        raise ValueError("it has no settings under 'run'")
+    run = Run.from_dict(values)
+    for field in fields(Run):
+        kinds = {float: (int, float), type(None): (int, float, str, type(None))}.get(type(field.default))
+        if not isinstance(getattr(run, field.name), kinds or type(field.default)):
+            raise ValueError(f"{field.name} is {getattr(run, field.name)!r}")
+    return run
 
 
 def read_records(directory: Path) -> list[Record]:
@@ -143,7 +168,11 @@ def read_plan(directory: Path) -> list[Record]:
 def _read_all(directory: Path, *, planned: bool) -> list[Record]:
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} is not a folder of results: it does not exist")
-    records = [read_record(path.parent) for path in sorted(directory.rglob("run.json"))]
+    # Other programs write files of this name too: those are passed over, unless their folder was asked for.
+    paths = [
+        path for path in sorted(directory.rglob("run.json")) if path.parent == directory or "run" in read_json(path)
+    ]
+    records = [read_record(path.parent) for path in paths]
     if planned:
         begun = {record.run.id for record in records}
         for path in sorted(directory.rglob("sweep.json")):

@@ -106,7 +106,7 @@ class Run:
 
     def code_of(self, role: str) -> Code | None:
         """The code of one's own behind a field; nothing if the library brings it."""
-        return next((one for one in self.code if one.role == role), None)
+        return next((code for code in self.code if code.role == role), None)
 
     def entry(self, role: str) -> Any:
         """What is registered under the name in a field; refuses code that is missing or has changed."""
@@ -186,7 +186,7 @@ class Run:
         """Twelve hexadecimal digits that stand for the content. Where own code lies is not part of it."""
         content = self.to_dict()
         if self.code:
-            content["code"] = [[one.role, one.name, one.digest] for one in self.code]
+            content["code"] = [[code.role, code.name, code.digest] for code in self.code]
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=6).hexdigest()
 
     @property
@@ -244,7 +244,7 @@ class Run:
             if name not in known:
                 raise ValueError(f"a run has no field {name!r}.{nearest(name, known)}")
         run = object.__new__(cls)
-        content = known | values | {"code": tuple(Code(**one) for one in values.get("code", ()))}
+        content = known | values | {"code": tuple(Code(**code) for code in values.get("code", ()))}
         for name, value in content.items():
             object.__setattr__(run, name, value)
         return run

@@ -13,6 +13,7 @@ import torch
 from tests.distributed.ranks import run as on_ranks
 from torch import nn
 
+from rewire.lab.results import read_metrics
 from rewire.lab.run import Run
 from rewire.lab.training import checkpoints
 from rewire.lab.training.ranks import RankGroup, SharedBatchNorm2d
@@ -39,8 +40,9 @@ def trained(run, folder, stop=None):
 
 
 def test_two_ranks_have_the_topology_and_the_numbers_of_one(tmp_path):
-    alone = train(RUN, tmp_path / "alone")
-    results = on_ranks(trained, 2, tmp_path / "ranks", RUN, tmp_path / "two")
+    run = replace(RUN, record_losses=True)
+    alone = train(run, tmp_path / "alone")
+    results = on_ranks(trained, 2, tmp_path / "ranks", run, tmp_path / "two")
     assert len(alone["rewirings"]) >= 3
     for result in results:
         assert result["rewirings"] == alone["rewirings"]
@@ -48,6 +50,10 @@ def test_two_ranks_have_the_topology_and_the_numbers_of_one(tmp_path):
         assert result["accuracy"] == alone["accuracy"]
         assert result["loss"] == pytest.approx(alone["loss"], rel=1e-9)
         assert result["environment"]["ranks"] == 2
+    losses, others = ([line["losses"] for line in read_metrics(tmp_path / name)] for name in ("alone", "two"))
+    assert [len(epoch) for epoch in losses] == [4, 4]
+    for epoch, other in zip(losses, others, strict=True):
+        assert other == pytest.approx(epoch, abs=2e-5)  # of whole batches, rounded to five digits
     topologies = [tmp_path / name / "topology.safetensors" for name in ("alone", "two")]
     assert topologies[0].read_bytes() == topologies[1].read_bytes()
     one, two = (checkpoints.load(tmp_path / name / "checkpoint.safetensors")["model"] for name in ("alone", "two"))

@@ -53,6 +53,31 @@ def test_a_finished_run_is_not_repeated(tmp_path):
     assert events == []
 
 
+def test_results_and_checkpoints_of_another_run_are_refused(tmp_path):
+    train(QUICK, tmp_path)
+    other = replace(QUICK, seed=5)
+    with pytest.raises(ValueError, match=r"run.json is of another run \(.* seed 0, id"):
+        train(other, tmp_path)
+    (tmp_path / "run.json").unlink()
+    for run in (other, QUICK):  # nothing says whose result it is
+        with pytest.raises(ValueError, match=r"result.json is of an unknown run \(no run.json names it\): give"):
+            train(run, tmp_path)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors is of another run \(.* seed 0, id"):
+        train(other, tmp_path)
+    assert not (tmp_path / "run.json").exists()
+    assert train(QUICK, tmp_path)["accuracy"] > 0  # its own checkpoint
+
+
+def test_a_checkpoint_that_does_not_name_its_run_is_gone_on_with(tmp_path):
+    with pytest.raises(StoppedError):
+        train(QUICK, tmp_path, report=stop_after(1))
+    state = checkpoints.load(tmp_path / "checkpoint.safetensors")
+    del state["run"]
+    checkpoints.save(tmp_path / "checkpoint.safetensors", state)
+    assert train(QUICK, tmp_path)["accuracy"] > 0
+
+
 @pytest.mark.parametrize("method", ["ggr", "dsr", "snfs", "dense"])
 def test_interrupted_and_resumed_is_bit_identical(tmp_path, method):
     run = replace(QUICK, method=method, model="vgg-small", width=0.25)

@@ -41,10 +41,10 @@ def bench(command: "cli.Bench", words: str) -> None:
         for batch in command.batches:
             x = torch.randn(batch, *trained.image, generator=torch.Generator().manual_seed(0))
             measured = {name: call_times(model, x, command.seconds) for name, model in forms.items()}
-            times = {name: median(one) for name, one in measured.items()}
-            noisy |= any(is_noisy(one) for one in measured.values())
+            times = {name: median(durations) for name, durations in measured.items()}
+            noisy |= any(is_noisy(durations) for durations in measured.values())
             ratio = times["dense"] / times["packed"]
-            table.add_row(str(batch), *(f"{1e3 * one:.3f} ms" for one in times.values()), f"{ratio:.2f}x")
+            table.add_row(str(batch), *(f"{1e3 * latency:.3f} ms" for latency in times.values()), f"{ratio:.2f}x")
         console.print(f"{trained.run.label}, {threads} threads, median latency", highlight=False)
         console.print(table)
         if noisy:

@@ -101,7 +101,7 @@ def _work(network: tuple[object, ...]) -> float:
         with torch.device("meta"):
             built = build(str(model), classes=source.classes, image=source.shape, width=float(str(width)))
             applied = positions(built, torch.zeros(1, *source.shape))
-        sizes = {one.spec.name: one.spec.numel for one in find_layers(built)[0]}
+        sizes = {layer.spec.name: layer.spec.numel for layer in find_layers(built)[0]}
         images = min(source.train, int(str(limit)) if limit is not None else source.train)
     except (ValueError, AttributeError, RuntimeError, TypeError):
         return 1.0

@@ -52,15 +52,15 @@ def inspect(command: "cli.Inspect", words: str) -> None:
 def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:
     """Everything that ``inspect`` shows, as plain data."""
     layers = densities(trained.model)
-    nnz = {one.spec.name: one.nnz for one in layers}
-    dense = {one.spec.name: one.spec.numel for one in layers}
+    nnz = {layer.spec.name: layer.nnz for layer in layers}
+    dense = {layer.spec.name: layer.spec.numel for layer in layers}
     applied = positions(trained.model, trained.example[:1])
     history = history_from(trained.state["rewirer"]["history"]) if trained.state["rewirer"] else []
     method = method_of(trained.run, trained.steps) if not trained.run.is_dense else None
     steps = len(trained.state["metrics"]) * trained.steps
     explored = _explored(trained, layers)
-    rows = [_row(one, applied) | {"explored": explored.get(one.spec.name)} for one in layers]
-    found: dict[str, Any] = {
+    rows = [_row(layer, applied) | {"explored": explored.get(layer.spec.name)} for layer in layers]
+    numbers: dict[str, Any] = {
         "run": trained.run.to_dict(),
         "steps": steps,
         "layers": rows,
@@ -72,11 +72,11 @@ def figures(trained: Trained, other: Trained | None = None) -> dict[str, Any]:
             **training_flops(trained.state["initial"], dense, applied, history, steps, method),
         },
     }
-    found["total"] |= {"density": found["total"]["nnz"] / found["total"]["weights"]}
-    found["total"] |= {"explored": sum(explored.values()) or None}
+    numbers["total"] |= {"density": numbers["total"]["nnz"] / numbers["total"]["weights"]}
+    numbers["total"] |= {"explored": sum(explored.values()) or None}
     if other is not None:
-        _add_overlap(found, overlap(masks(other.model), masks(trained.model)))
-    return found
+        _add_overlap(numbers, overlap(masks(other.model), masks(trained.model)))
+    return numbers
 
 
 def _row(one: LayerDensity, applied: dict[str, int]) -> dict[str, Any]:
@@ -88,20 +88,20 @@ def _row(one: LayerDensity, applied: dict[str, int]) -> dict[str, Any]:
 def _explored(trained: Trained, layers: list[LayerDensity]) -> dict[str, int]:
     """How many positions of each layer were ever active; nothing if the checkpoint does not say."""
     if trained.run.is_dense:
-        return {one.spec.name: one.nnz for one in layers}
+        return {layer.spec.name: layer.nnz for layer in layers}
     bits = trained.state.get("explored") or {}
     return {
-        one.spec.name: int(unpacked_bits(bits[one.spec.name], one.spec.shape).sum())
-        for one in layers
-        if one.spec.name in bits
+        layer.spec.name: int(unpacked_bits(bits[layer.spec.name], layer.spec.shape).sum())
+        for layer in layers
+        if layer.spec.name in bits
     }
 
 
 def _add_overlap(found: dict[str, Any], shared: dict[str, Overlap]) -> None:
     """How much of another topology is still there, in each layer and in total."""
-    whole = Overlap(*(sum(getattr(one, key) for one in shared.values()) for key in ("before", "after", "both")))
-    for row, one in zip((*found["layers"], found["total"]), (*shared.values(), whole), strict=True):
-        row |= {"kept": one.kept, "jaccard": one.jaccard}
+    whole = Overlap(*(sum(getattr(counts, key) for counts in shared.values()) for key in ("before", "after", "both")))
+    for row, counts in zip((*found["layers"], found["total"]), (*shared.values(), whole), strict=True):
+        row |= {"kept": counts.kept, "jaccard": counts.jaccard}
 
 
 def _tables(found: dict[str, Any]) -> list[Table]:

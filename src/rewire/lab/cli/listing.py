@@ -45,7 +45,7 @@ def _part(part: Any) -> str:
     """A part with the fields that are not its defaults, such as ``Lowest(scope='network')``."""
     if not is_dataclass(part) or isinstance(part, type):
         return repr(part)
-    changed = {one.name: value for one in fields(part) if (value := getattr(part, one.name)) != one.default}
+    changed = {field.name: value for field in fields(part) if (value := getattr(part, field.name)) != field.default}
     shown = ", ".join(f"{name}={getattr(value, 'value', value)!r}" for name, value in changed.items())
     return f"{type(part).__name__}({shown})"
 

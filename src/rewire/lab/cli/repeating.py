@@ -19,11 +19,11 @@ def repeat(command: "cli.Repeat", words: str) -> None:
     console.print(f"{run.label}, id {run.id}", highlight=False)
     with Display([run], 1, {run.id: 0}, console) as display:
         display.listen(run, {"kind": "begin"})
-        found = train_again(record, Place(data_dir=command.data_dir), lambda event: display.listen(run, event))
-    if found:
+        differences = train_again(record, Place(data_dir=command.data_dir), lambda event: display.listen(run, event))
+    if differences:
         reasons = changed_surroundings(record)
         about = f". Another machine may round differently: {'; '.join(reasons)}" if reasons else ""
-        raise ValueError("the repeated run differs: " + "; ".join(found[:5]) + about)
+        raise ValueError("the repeated run differs: " + "; ".join(differences[:5]) + about)
     assert record.result is not None
     accuracy = record.result["accuracy"]
     console.print(f"the same numbers in all {run.epochs} epochs, accuracy {accuracy:.2%}", highlight=False)

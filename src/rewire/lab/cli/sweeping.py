@@ -63,7 +63,7 @@ def sweep(command: "cli.Sweep", words: str) -> None:
 
 def planned_runs(command: "cli.Sweep") -> list[Run]:
     """The runs of the experiment, with the changes that the command asks for."""
-    runs, changes = runs_of(command.name, command.scale), dict(_setting(one) for one in command.set)
+    runs, changes = runs_of(command.name, command.scale), dict(_setting(assignment) for assignment in command.set)
     if command.epochs is not None:
         changes["epochs"] = command.epochs
     if command.store is not None:
@@ -82,7 +82,7 @@ def _without_known(runs: list[Run], known: Path | None) -> list[Run]:
     """The runs that are not finished elsewhere."""
     if known is None:
         return runs
-    finished = {one.run.id for one in read_runs(known) if one.result is not None}
+    finished = {record.run.id for record in read_runs(known) if record.result is not None}
     left = [run for run in runs if run.id not in finished]
     if not left:
         raise ValueError(f"all {len(runs)} runs are finished in {known}: leave --skip out to carry them out again")

@@ -117,8 +117,10 @@ def _install(files: Sequence[Path], folder: str, cache: Path, work: Path) -> Pat
         # Archives bring their own folder along, single files do not.
         extract(file, out if file.name.endswith((".zip", ".tar.gz", ".tgz", ".tar")) else out / folder)
     if not (out / folder).is_dir():
-        found = ", ".join(sorted(entry.name for entry in out.iterdir())) or "nothing"
-        raise ValueError(f"{files[0].name} holds {found}, but the folder {folder} was expected: is it the right file?")
+        contents = ", ".join(sorted(entry.name for entry in out.iterdir())) or "nothing"
+        raise ValueError(
+            f"{files[0].name} holds {contents}, but the folder {folder} was expected: is it the right file?"
+        )
     target = cache / folder
     try:
         os.replace(out / folder, target)
@@ -146,9 +148,9 @@ def _verify(file: Path, archive: Archive) -> None:
     if size != archive.size:
         raise ValueError(f"{file} has {size} bytes, but the official file has {archive.size}: download it again.")
     algorithm, expected = archive.hash.split(":")
-    found = pooch.file_hash(str(file), alg=algorithm)
-    if found != expected:
-        raise ValueError(f"{file} has the {algorithm} hash {found}, expected {expected}: download it again.")
+    digest = pooch.file_hash(str(file), alg=algorithm)
+    if digest != expected:
+        raise ValueError(f"{file} has the {algorithm} hash {digest}, expected {expected}: download it again.")
 
 
 def _refuse_outside(member: zipfile.ZipInfo, archive: Path) -> None:

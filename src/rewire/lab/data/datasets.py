@@ -92,8 +92,8 @@ def fetch(name: str, *, cache: Path | None = None, base_url: str | None = None, 
 def locate(source: Source, data_dir: Path | None = None) -> Path:
     """Return the folder of a data set, by the order that this module's docstring gives."""
     if data_dir is not None:
-        if found := _inside(source, data_dir):
-            return found
+        if folder := _inside(source, data_dir):
+            return folder
         files = ", ".join(archive.file for archive in source.archives)
         raise FileNotFoundError(
             f"{source.name} is not in {data_dir}: expected the folder {source.folder} there, or {files}. "
@@ -102,8 +102,8 @@ def locate(source: Source, data_dir: Path | None = None) -> Path:
     named = os.environ.get("REWIRE_DATA")
     places = [Path(place) for place in (named, cache_dir(), source.system) if place]
     for place in places:
-        if found := _inside(source, place):
-            return found
+        if folder := _inside(source, place):
+            return folder
     raise FileNotFoundError(
         f"{source.name} is not on this machine (looked in {', '.join(map(str, places))}). Run `rewire data fetch "
         f"{source.name}` ({source.download / 1e6:.0f} MB), or set REWIRE_DATA to a folder that has it."

@@ -91,9 +91,9 @@ def _idx_array(path: Path, shape: tuple[int, ...]) -> Pixels:
     magic = bytes([0, 0, 8, len(shape)])
     if content[:4] != magic:
         raise damaged(path, f"the magic number {content[:4].hex()}", magic.hex())
-    found = tuple(np.frombuffer(content[4:start].ljust(4 * len(shape), b"\0"), dtype=">u4").tolist())
-    if found != shape:
-        raise damaged(path, f"the shape {found}", f"{shape}")
+    dimensions = tuple(np.frombuffer(content[4:start].ljust(4 * len(shape), b"\0"), dtype=">u4").tolist())
+    if dimensions != shape:
+        raise damaged(path, f"the shape {dimensions}", f"{shape}")
     if len(content) - start != math.prod(shape):
         raise damaged(path, f"{len(content) - start} values", f"{math.prod(shape)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -9,7 +9,9 @@ A function returns one of these:
     Face's data sets are.
 
 Images may be PIL images, (H, W), (C, H, W) or (H, W, C), in uint8 or floats; plain feature vectors become images of
-height 1. Means and standard deviations are those of the training images. Only a `Dataset` can ask for augmentation.
+height 1; both splits need the same number format, because they are normalised alike. Labels are whole numbers from 0,
+one for each image. Means and standard deviations are those of the training images. Only a `Dataset` can ask for
+augmentation, or have a label at each of several positions.
 """
 
 import inspect
@@ -28,17 +30,18 @@ from rewire.lab.data.source import Dataset
 CHANNELS = (1, 3, 4)  # sizes that are taken for channels where the layout of an array is not known
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "x"), ("label", "labels", "fine_label", "y")
 
+_LABELS = "give each image one whole number (labels at several positions need a Dataset)"
+
 
 def to_dataset(name: str, function: Callable[..., Any], data_dir: Path | None) -> Dataset:
     """Call a function for its data set; it is given ``data_dir`` if it has an argument of that name."""
     wanted = "data_dir" in inspect.signature(function).parameters
     returned = function(data_dir=data_dir) if wanted else function()
     if isinstance(returned, Dataset):
+        _check_images(returned.train_images, returned.test_images, name)
         return replace(returned, name=name)
-    train, test = (_split(one, name) for one in _two_splits(returned, name))
-    if train[0].shape[1:] != test[0].shape[1:]:
-        shapes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
-        raise ValueError(f"{name} has images of shape {shapes} in its two splits: they must be alike")
+    train, test = (_split(split, name) for split in _two_splits(returned, name))
+    _check_images(train[0], test[0], name)
     mean, std = statistics(train[0])
     classes = int(max(train[1].max(), test[1].max())) + 1
     return Dataset(
@@ -66,6 +69,19 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(pixels.mean(1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
 
 
+def _check_images(train: Tensor, test: Tensor, name: str) -> None:
+    """Refuse splits that one mean and one standard deviation cannot normalise."""
+    if train.shape[1:] != test.shape[1:]:
+        shapes = f"{tuple(train.shape[1:])} and {tuple(test.shape[1:])}"
+        raise ValueError(f"{name} has images of shape {shapes} in its two splits: they must be alike")
+    if train.dtype != test.dtype:  # uint8 images count in units of 255, others as they are
+        types = " and test images in ".join(str(images.dtype).removeprefix("torch.") for images in (train, test))
+        raise ValueError(f"{name} has training images in {types}: give both in the same format and the same units")
+    for split, images in (("training", train), ("test", test)):
+        if images.is_floating_point() and not bool(images.isfinite().all()):
+            raise ValueError(f"{name} has {split} images with NaN or infinite values: replace or remove them")
+
+
 def _two_splits(returned: Any, name: str) -> tuple[Any, Any]:
     if isinstance(returned, Mapping):
         test = next((returned[key] for key in ("test", "validation", "valid") if key in returned), None)
@@ -80,8 +96,8 @@ def _two_splits(returned: Any, name: str) -> tuple[Any, Any]:
 
 
 def _split(given: Any, name: str) -> Split:
-    if isinstance(given, (tuple, list)) and len(given) == 2 and all(hasattr(one, "shape") for one in given):
-        images, labels = _batch(given[0], name), torch.as_tensor(np.asarray(given[1])).long()
+    if isinstance(given, (tuple, list)) and len(given) == 2 and all(hasattr(array, "shape") for array in given):
+        images, labels = _batch(given[0], name), _labels(np.asarray(given[1]), name)
     else:
         images, labels = _gather(given, name)
     if len(images) != len(labels) or not len(labels):
@@ -97,10 +113,25 @@ def _gather(samples: Iterable[Any], name: str) -> Split:
     for sample in samples:
         image, label = _fields(sample, name)
         images.append(_image(image, name))
-        labels.append(int(label))
-    if len({one.shape for one in images}) > 1:
+        labels.append(_labels(np.asarray(label).reshape(-1), name))
+        if len(labels[-1]) != 1:
+            raise ValueError(f"{name} has a sample with {len(labels[-1])} labels: {_LABELS}")
+    if len({image.shape for image in images}) > 1:
         raise ValueError(f"{name} has images of several sizes: resize them in the function that returns the data set")
-    return torch.stack(images) if images else torch.empty(0, 1, 1, 1), torch.tensor(labels, dtype=torch.int64)
+    return torch.stack(images) if images else torch.empty(0, 1, 1, 1), torch.cat(labels) if labels else torch.empty(
+        0
+    ).long()
+
+
+def _labels(given: "np.ndarray[Any, Any]", name: str) -> Tensor:
+    """Class labels as int64. Fractions and one-hot vectors are refused: truncated, they would be other labels."""
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has labels of type {given.dtype}: {_LABELS}")
+    if given.ndim != 1:
+        raise ValueError(f"{name} has labels of shape {given.shape}: {_LABELS}; of one-hot labels, argmax(1)")
+    if given.dtype.kind == "f" and (fractions := given[~np.isfinite(given) | (given != np.trunc(given))]).size:
+        raise ValueError(f"{name} has the label {fractions[0]}: {_LABELS}")
+    return torch.from_numpy(given.astype(np.int64))
 
 
 def _fields(sample: Any, name: str) -> tuple[Any, Any]:
@@ -124,7 +155,10 @@ def _image(image: Any, name: str) -> Tensor:
 
 def _batch(given: Any, name: str, *, known: bool = False) -> Tensor:
     """Images as (N, C, H, W), in uint8 or float32; ``known``: they are (N, C, H, W) already."""
-    images = torch.from_numpy(np.array(given))  # a copy: torch warns about memory that it may not write to
+    array = np.array(given)  # a copy: torch warns about memory that it may not write to
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has images of type {array.dtype}: give uint8 or floats")
+    images = torch.from_numpy(array)
     if images.ndim == 2:
         images = images[:, None, None]
     elif images.ndim == 3:

@@ -62,23 +62,23 @@ def run_all(runs: Sequence[Run], directory: Path, *, resources: Resources, place
                 threads = max(int(resources.cpus), 1)
                 tasks |= {task.remote(run, folder_of(directory, run), place, mark, threads): run for run in waiting}
                 waiting = []
-                for one in ray.wait(list(tasks), timeout=1.0)[0]:
-                    run = tasks[one]
+                for generator in ray.wait(list(tasks), timeout=1.0)[0]:
+                    run = tasks[generator]
                     try:
-                        _receive(run, ray.get(next(one)), outcome, listen)
+                        _receive(run, ray.get(next(generator)), outcome, listen)
                     except StopIteration:
-                        del tasks[one]
+                        del tasks[generator]
                     except ray.exceptions.RayTaskError as error:  # the run could not be unpickled there
-                        del tasks[one]
+                        del tasks[generator]
                         _receive(run, {"kind": "failed", "error": str(error)}, outcome, listen)
                     except ray.exceptions.RayError:
-                        del tasks[one]
+                        del tasks[generator]
                         attempts[run.id] += 1
                         if run.id not in outcome and resumes(run, attempts[run.id], outcome, listen):
                             waiting.append(run)
         finally:
-            for one in tasks:
-                ray.cancel(one, force=True)
+            for generator in tasks:
+                ray.cancel(generator, force=True)
     return outcome
 
 

@@ -21,7 +21,7 @@ NETWORKS = {
     "laptop": [replace(_LAPTOP, model="mobilenet-v2", width=0.5), _LAPTOP],
     "workstation": [
         _WORKSTATION,
-        *(replace(_WORKSTATION, model=name) for name in ("resnet-18", "mobilenet-v2-stride2")),
+        *(replace(_WORKSTATION, model=name) for name in ("resnet-18-stride2", "mobilenet-v2-stride2")),
     ],
     "paper": [
         replace(_CIFAR, model="mobilenet-v2"),
@@ -46,12 +46,12 @@ def grid(**choices: Any) -> list[Run]:
     ['mlp digits dense seed 0', 'mlp digits ggr 97% erk seed 0']
     """
     order = sorted(choices, key=lambda name: name != "seed")
-    combinations = product(*([{name: one} for one in _several(choices[name])] for name in order))
+    combinations = product(*([{name: value} for value in _several(choices[name])] for name in order))
     runs = []
     for combination in combinations:
         values: dict[str, Any] = {}
-        for one in combination:
-            ((name, value),) = one.items()
+        for choice in combination:
+            ((name, value),) = choice.items()
             values |= value if isinstance(value, Mapping) else {name: value}
         runs.append(without_ignored(values))
     return list(dict.fromkeys(runs))
@@ -93,6 +93,9 @@ def sparse(
 def methods(*names: str) -> list[dict[str, str]]:
     """Variants that differ by their method only."""
     return [{"method": name} for name in names]
+
+
+COMPARED = methods("set", "rigl", "dsr", "ggr")  # in the paper's tables
 
 
 def changed(run: Run, changes: Mapping[str, Any]) -> Run:

@@ -35,6 +35,16 @@ def load(path: Path) -> Any:
         raise ValueError(f"{path} is not a checkpoint of a run ({error}): remove it to begin the run anew") from error
 
 
+def load_run(path: Path) -> Any:
+    """The settings of the run that wrote a checkpoint, without its tensors; None if the file does not tell them."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            pairs = json.loads((file.metadata() or {})["tree"])["dict"]
+        return next((_decode(value, {}) for key, value in pairs if key == "run"), None)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # `load` tells what is wrong with it
+
+
 def _encode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """The tree as JSON, tensors replaced by their names. Dicts become lists of pairs, because keys may be numbers."""
     if isinstance(value, torch.Tensor):

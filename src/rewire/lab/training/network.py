@@ -106,7 +106,7 @@ def _build(run: Run, data: dict[str, Any]) -> nn.Module:
 
 def _written_out(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The state with dense weights and masks, also if it came from the packed store."""
-    state, shapes = dict(state), {name: one.shape for name, one in model.named_parameters()}
+    state, shapes = dict(state), {name: parameter.shape for name, parameter in model.named_parameters()}
     for weight in packed_in(state):
         positions = state.pop(positions_name(weight))
         state[weight] = written_out(state[weight], positions, shapes[weight])

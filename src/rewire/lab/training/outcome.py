@@ -33,7 +33,7 @@ def training_flops(
 def outcome(trainer: Trainer) -> dict[str, Any]:
     """What ``result.json`` holds."""
     nnz, explored, last = trainer.nnz(), trainer.explored(), trainer.metrics[-1]
-    specs = {one.spec.name: one.spec for one in find_layers(trainer.model)[0]}
+    specs = {layer.spec.name: layer.spec for layer in find_layers(trainer.model)[0]}
     used = {name: count_units(specs[name], where_true(mask.bool())) for name, mask in trainer.masks().items()}
     example = torch.zeros(1, *trainer.data.image, device=trainer.device, dtype=trainer.dtype)
     applied = positions(trainer.model, example)
@@ -57,7 +57,7 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
         ],
         "flops": {"inference": sparse, "dense": dense, "ratio": sparse / dense}
         | training_flops(trainer.initial, sizes, applied, history, len(trainer.metrics) * trainer.steps, method),
-        "rewirings": [asdict(one) for one in history],
+        "rewirings": [asdict(rewiring) for rewiring in history],
         "steps_per_epoch": trainer.steps,
         "seconds": sum(line["seconds"] for line in trainer.metrics),
         "environment": environment(trainer.place.device, trainer.ranks.size),

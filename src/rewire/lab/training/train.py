@@ -31,8 +31,8 @@ def train(
     ``keep_refused=False``: a run that cannot begin (its data are missing, its density is too low) leaves no folder.
     """
     place = place or Place()
-    ranks, finished = place.ranks, folder / "result.json"
-    if (result := ranks.on_first(lambda: _finished_result(folder))) is not None:
+    ranks = place.ranks
+    if (result := ranks.on_first(lambda: _finished_result(run, folder))) is not None:
         return result
     try:
         trainer = Trainer(run, place)  # before anything is written
@@ -44,7 +44,7 @@ def train(
         raise
     with ExitStack() as stack:
         ranks.on_first(lambda: stack.enter_context(claim(folder)))
-        if (result := ranks.on_first(lambda: read_json(finished) if finished.exists() else None)) is not None:
+        if (result := ranks.on_first(lambda: _own_result(run, folder))) is not None:
             return result
         if ranks.first:
             _write_about(run, folder, place)
@@ -56,10 +56,31 @@ def train(
             raise
 
 
-def _finished_result(folder: Path) -> dict[str, Any] | None:
+def _finished_result(run: Run, folder: Path) -> dict[str, Any] | None:
     """The result of a finished run; refuses a folder that another process works on, before data are loaded for it."""
     refuse_busy(folder)
-    return read_json(folder / "result.json") if (folder / "result.json").exists() else None
+    return _own_result(run, folder)
+
+
+def _own_result(run: Run, folder: Path) -> dict[str, Any] | None:
+    """The result if the run is finished; refuses a folder with files of another run, or of a run that is not known."""
+    about, checkpoint, finished = (folder / name for name in ("run.json", "checkpoint.safetensors", "result.json"))
+    if finished.exists():
+        stored = read_json(about).get("run") if about.exists() else None
+        if stored is None:
+            raise ValueError(f"{finished} is of an unknown run (no run.json names it): give another --out or remove it")
+        _refuse_other(run, stored, about)
+        return read_json(finished)
+    if checkpoint.exists():
+        _refuse_other(run, checkpoints.load_run(checkpoint), checkpoint)
+    return None
+
+
+def _refuse_other(run: Run, stored: Any, file: Path) -> None:
+    """Raise if a file names another run. Ids are compared, because own code may have moved."""
+    other = Run.from_dict(stored) if isinstance(stored, dict) else run
+    if other.id != run.id:
+        raise ValueError(f"{file} is of another run ({other.label}, id {other.id}): give another --out or remove it")
 
 
 def _write_about(run: Run, folder: Path, place: Place) -> None:
@@ -94,7 +115,7 @@ def _train(trainer: Trainer, folder: Path, report: Report) -> dict[str, Any]:
         if film is not None:
             film.log(**{name: line[name] for name in ("loss", "accuracy") if name in line})
         if log is not None:
-            log.add(line, list(trainer.nnz()), [one.spec.numel for one in find_layers(trainer.model)[0]])
+            log.add(line, list(trainer.nnz()), [layer.spec.numel for layer in find_layers(trainer.model)[0]])
         report({"kind": "epoch", **line})
     if film is not None:
         film.close()

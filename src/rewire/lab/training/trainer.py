@@ -1,6 +1,6 @@
 """The objects of one training: data, network, optimizer and rewirer, and how they are saved and loaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +85,7 @@ class Trainer:
         """Active weights of every layer."""
         if self.rewirer is not None:
             return {layer.name: layer.nnz for layer in self.rewirer.layers}
-        return {one.spec.name: one.spec.numel for one in find_layers(self.model)[0]}
+        return {layer.spec.name: layer.spec.numel for layer in find_layers(self.model)[0]}
 
     def explored(self) -> dict[str, int]:
         """How many positions of every layer were ever active; empty if an early version of the run did not count."""
@@ -103,7 +103,9 @@ class Trainer:
         """The mask of every layer, as uint8."""
         if self.rewirer is not None:
             return {layer.name: whole(layer.mask).to("cpu", torch.uint8).contiguous() for layer in self.rewirer.layers}
-        return {one.spec.name: torch.ones(one.spec.shape, dtype=torch.uint8) for one in find_layers(self.model)[0]}
+        return {
+            layer.spec.name: torch.ones(layer.spec.shape, dtype=torch.uint8) for layer in find_layers(self.model)[0]
+        }
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs. All ranks must call this."""
@@ -144,7 +146,7 @@ class Trainer:
     def train_epoch(self, epoch: int, report: Report) -> float:
         """One pass over the data; the mean loss."""
         self.model.train()
-        self.losses = []
+        losses: list[Tensor] = []
         total, count = torch.zeros((), device=self.device), 0
         epoch_batches = batches(
             self.data.train_images,
@@ -169,9 +171,15 @@ class Trainer:
             total += loss.detach() * (len(y) / self.ranks.size)
             count += len(y)
             if self.run.record_losses:
-                self.losses.append(round(float(loss.detach()), 5))
+                losses.append(loss.detach())
             report({"kind": "step", "epoch": epoch, "step": index + 1, "steps": self.steps})
+        self.losses = self._means_over_ranks(losses) if losses else []
         return float(self.ranks.sum(total)) / count
+
+    def _means_over_ranks(self, losses: Sequence[Tensor]) -> list[float]:
+        """The loss of every step over the whole batch, of which each rank has seen a part."""
+        means = self.ranks.sum(torch.stack(list(losses))) / self.ranks.size
+        return [round(mean, 5) for mean in means.tolist()]
 
     def loss(self, out: Tensor, y: Tensor, count: int) -> Tensor:
         """The mean over the batch; each rank scales its part so that the mean over ranks equals it."""

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 
-from rewire.lab.experiments.grid import NETWORKS, SEEDS, dense, methods, sparse
+from rewire.lab.experiments.grid import COMPARED, NETWORKS, SEEDS, dense, methods, sparse
 from rewire.lab.experiments.registry import register
 from rewire.lab.experiments.studies import better, connected, equal_weights, transformers
 from rewire.lab.experiments.studies.drop import drop
 from rewire.lab.experiments.studies.recovery import recovery, starved
 from rewire.lab.experiments.studies.table1 import (
-    VARIANTS,
     dense_and_masked,
-    denser_full_vgg,
     denser_vgg,
     full_vgg,
     mobilenet,
@@ -46,16 +44,15 @@ def workstation() -> list[Run]:
         + table3(scale)
         + denser_vgg()
         + mobilenet()
-        + better.better(scale)
-        + better.on_large()
-        + prefer_random()
         + full_vgg()
         + resnet()
-        + connected.vgg()
+        + better.on_large()
+        + prefer_random()
         + vit
-        + connected.mobilenet()
+        + connected.vgg()
+        + better.better(scale)
         + dense_and_masked()
-        + denser_full_vgg()
+        + connected.mobilenet()
     )
     return sorted(runs, key=lambda run: run.data == VGG.data and run.seed not in SEEDS[scale])
 
@@ -66,8 +63,8 @@ def reduced(scale: str) -> list[Run]:
     dropped = [{"method": "ggr", "scope": "network"}]
     return (
         dense([network, replace(network, width=SMALL_WIDTH)], seeds)
-        + sparse([network], VARIANTS + methods("set_rigl") + GLOBAL[:2], seeds)
+        + sparse([network], COMPARED + methods("set_rigl") + GLOBAL[:2], seeds)
         + sparse([network], dropped, seeds, sparsities=(0.97,))
-        + sparse([network], VARIANTS, seeds, sparsities=(0.99,), starts=(connected.START,))
+        + sparse([network], COMPARED, seeds, sparsities=(0.99,), starts=(connected.START,))
         + starved(network, 0.97, seeds)
     )

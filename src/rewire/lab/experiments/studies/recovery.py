@@ -6,7 +6,7 @@ from dataclasses import replace
 from rewire.lab.experiments import workstation as ws
 from rewire.lab.experiments.grid import NETWORKS, SEEDS, methods, sparse
 from rewire.lab.experiments.registry import register
-from rewire.lab.experiments.variants import STARVED_METHODS
+from rewire.lab.experiments.variants import HERE, STARVED_METHODS
 from rewire.lab.run import Run
 
 STARVED = tuple(STARVED_METHODS)
@@ -16,7 +16,7 @@ STARVED = tuple(STARVED_METHODS)
 def recovery(scale: str, seeds: Iterable[int] | None = None) -> list[Run]:
     """GGR, DSR and RigL from a start that starves one layer, and GGR from the uniform start to compare with."""
     if scale == "workstation":
-        return starved(ws.VGG, ws.HIGH, ws.CLAIM_SEEDS, STARVED[-1:])
+        return starved(ws.VGG, ws.HIGH, ws.CLAIM_SEEDS, [f"{HERE}:ggr_starved"])
     return starved(NETWORKS[scale][0], 0.97, SEEDS[scale] if seeds is None else seeds)
 
 

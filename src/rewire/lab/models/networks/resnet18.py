@@ -30,8 +30,19 @@ def resnet18(*, classes: int, image: Image, width: float = 1.0) -> nn.Module:
     changes, whereas the original 7x7 stem with pooling would leave 2x2 maps at the end.
     """
     check_arguments("resnet-18", classes, image, width, smallest=8)
+    return _resnet18(classes, image, width, stem_stride(image))
+
+
+@register("resnet-18-stride2", label="ResNet-18 (stem stride 2)")
+def resnet18_stride2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module:
+    """ResNet-18 with stem stride 2 for small images too: the same weights in a third of the time."""
+    check_arguments("resnet-18-stride2", classes, image, width, smallest=8)
+    return _resnet18(classes, image, width, stride=2)
+
+
+def _resnet18(classes: int, image: Image, width: float, stride: int) -> nn.Module:
     channels = scaled(64, width)
-    layers: list[nn.Module] = [*conv_norm(image[0], channels, stride=stem_stride(image)), nn.ReLU()]
+    layers: list[nn.Module] = [*conv_norm(image[0], channels, stride=stride), nn.ReLU()]
     for base, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         outputs = scaled(base, width)
         layers += [BasicBlock(channels, outputs, stride), BasicBlock(outputs, outputs, 1)]

@@ -1,5 +1,8 @@
 """Private names of torch that order hooks do what this package relies on."""
 
+import gc
+import weakref
+
 import torch
 from torch import nn
 
@@ -29,3 +32,24 @@ def test_the_gradient_of_an_output_is_taken_after_its_hooks():
     y.sum().backward()
     assert seen == [[3, 3]]
     assert x.grad.tolist() == [6, 6]
+
+
+def test_the_object_of_a_hook_after_accumulation_is_held_weakly():
+    class Listener:
+        def __init__(self):
+            self.parameter, self.calls = nn.Parameter(torch.ones(2)), []
+            self.handle = _torch.call_after_accumulation(self.parameter, self.arrived, "it")
+
+        def arrived(self, name):
+            self.calls.append((name, self.parameter.grad.tolist()))
+
+    listener = Listener()
+    listener.parameter.sum().backward()
+    assert listener.calls == [("it", [1, 1])]
+    parameter, reference = listener.parameter, weakref.ref(listener.parameter)
+    del listener
+    gc.collect()
+    parameter.sum().backward()  # nobody listens any more
+    del parameter
+    gc.collect()
+    assert reference() is None

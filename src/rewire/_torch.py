@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
 from typing import Any, TypeVar
@@ -121,6 +122,22 @@ def call_with_output_gradient(y: Tensor, function: Callable[[Tensor], None]) -> 
         y.register_hook(function)
     else:
         node.register_prehook(lambda grads: None if grads[0] is None else function(grads[0]))
+
+
+def call_after_accumulation(parameter: Tensor, method: Callable[..., object], *arguments: object) -> RemovableHandle:
+    """Call a method whenever a gradient was accumulated into a parameter, as long as the object of the method lives.
+
+    The object is held weakly. The garbage collector does not see what these hooks of a tensor refer to, so an object
+    that refers to the tensor would stay in memory forever, and the model with it.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def hook(_parameter: Tensor) -> None:
+        if (living := reference()) is not None:
+            living(*arguments)
+
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(never_compiled(hook))
+    return handle
 
 
 # The methods of a layer that compute its output.

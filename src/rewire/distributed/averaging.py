@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from rewire._torch import call_after_backward, reduced_by_ddp, running_backward_pass
+from rewire._torch import call_after_accumulation, call_after_backward, reduced_by_ddp, running_backward_pass
 from rewire.distributed.group import Group
 from rewire.distributed.handshake import ddp_around
 
@@ -46,12 +46,11 @@ class GradientAverager:
         self._started: list[tuple[Tensor, dist.Work | None]] = []
         self._hooks: list[RemovableHandle] = []
         for index, parameter in enumerate(self._weights):
-            hook = parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._accumulated(at))
-            self._hooks.append(hook)
+            self._hooks.append(call_after_accumulation(parameter, self._accumulated, index))
         ours = {id(parameter) for parameter in parameters}
         for other in others:
             if id(other) not in ours and other.requires_grad:
-                self._hooks.append(other.register_post_accumulate_grad_hook(self._other_accumulated))
+                self._hooks.append(call_after_accumulation(other, self._takes_part))
 
     def remove(self) -> None:
         """Average nothing any more."""
@@ -67,9 +66,6 @@ class GradientAverager:
             self._arrived, self._started, self._buckets = set(), [], divide(self._weights)
             call_after_backward(self._finish)
         return True
-
-    def _other_accumulated(self, _parameter: Tensor) -> None:
-        self._takes_part()
 
     def _accumulated(self, index: int) -> None:
         if not self._takes_part():

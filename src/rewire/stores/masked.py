@@ -6,14 +6,14 @@ shards the parameter, the mask is sharded alike, and everything here concerns th
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire._torch import never_compiled, parameters_of, remove_buffer, remove_load_hook
+from rewire._torch import call_after_accumulation, parameters_of, remove_buffer, remove_load_hook
 from rewire.core.dense_ops import mask_of, put, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks, total
@@ -72,11 +72,11 @@ class MaskedStore:
         self._warned = False  # whether a warning said that inactive weights were written from outside
         self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
-        for layer, positions, values in zip(self.layers, active, drawn, strict=True):
+        for index, (layer, positions, values) in enumerate(zip(self.layers, active, drawn, strict=True)):
             if values is not None:
                 part = layer.local_part(positions)
                 put(layer.weight, layer.to_local(positions[part]), values[part])
-            self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(self._clear_hook(layer)))
+            self._hooks.append(call_after_accumulation(layer.parameter, self._gradient_arrived, index))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_unpack_checkpoint))
         self._loading: list[RemovableHandle] = []
         self.follow(optimizers)
@@ -118,13 +118,10 @@ class MaskedStore:
             else:
                 layer.invalidate()
 
-    def _clear_hook(self, layer: MaskedLayer) -> Callable[[Tensor], None]:
-        def clear(parameter: Tensor) -> None:
-            if not self.keep_inactive_grads:
-                with torch.no_grad():
-                    layer.clear_inactive_grad()
-
-        return never_compiled(clear)
+    @torch.no_grad()
+    def _gradient_arrived(self, index: int) -> None:
+        if not self.keep_inactive_grads:
+            self.layers[index].clear_inactive_grad()
 
     def track_momentum(self, decay: float) -> None:
         """Keep a running average of the dense gradient of every layer from now on."""

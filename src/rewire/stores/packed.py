@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from rewire._torch import parameters_of
+from rewire._torch import call_after_accumulation, parameters_of
 from rewire.core.dense_ops import take, written_out
 from rewire.core.layer import Signal
 from rewire.core.ranks import ALONE, Ranks
@@ -86,9 +86,7 @@ class PackedStore:
         self._averager: GradientAverager | None = None
         self._hooks: list[RemovableHandle] = []
         for layer in self._packed.values():
-            self._hooks.append(
-                layer.parameter.register_post_accumulate_grad_hook(lambda _, it=layer: it.gradient.accumulated())
-            )
+            self._hooks.append(call_after_accumulation(layer.parameter, layer.gradient.accumulated))
         self._hwcn_modules = [module for module in model.modules() if type(module) in HWCN_MODULES]
         for module in self._hwcn_modules:
             use_hwcn_module(module)

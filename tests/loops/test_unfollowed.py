@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tests.loops.loops import batch, both_stores, sparse, train
 from tests.loops.test_optimizers import SAM
 from tests.networks import mlp
+from torch.distributed.checkpoint import state_dict as checkpoint
 from torch.optim.swa_utils import AveragedModel
 
 import rewire
@@ -29,6 +30,18 @@ class Lookahead(torch.optim.Optimizer):
 
     def step(self, closure=None):
         return self._base_optimizer.step(closure)
+
+
+class ByName(torch.optim.Optimizer):
+    """Steps the optimizers of a dictionary."""
+
+    def __init__(self, **optimizers):
+        super().__init__([group for each in optimizers.values() for group in each.param_groups], {})
+        self.optimizers = optimizers
+
+    def step(self, closure=None):
+        for optimizer in self.optimizers.values():
+            optimizer.step()
 
 
 class Hidden(torch.optim.Optimizer):
@@ -141,6 +154,15 @@ def test_wrappers_of_any_name(store, given):
     assert rewirer.step == 3
 
 
+@both_stores
+def test_a_wrapper_of_several(store):
+    model = mlp(dtype=torch.float64)
+    first, rest = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[1:]))
+    rewirer = rewire.sparsify(model, [first, rest], NEVER, store=store)
+    train(model, ByName(first=first, rest=rest), 3)
+    assert rewirer.step == 3
+
+
 def test_what_steps_inside_of_a_followed_step():
     model = mlp(dtype=torch.float64)
     outer = Hidden(model.parameters(), {})
@@ -166,9 +188,11 @@ def test_sam_and_the_grad_scaler(store):
     assert rewirer.step == 3
 
 
-def test_steps_that_move_nothing():
+@both_stores
+def test_steps_that_move_nothing(store):
     """A fresh optimizer is stepped with gradients of zero to see its state, before the rewirer follows it."""
-    model, _, rewirer = sparse("masked")
+    model, _, rewirer = sparse(store)
+    checkpoint.set_optimizer_state_dict(model, adamw(model), checkpoint.get_optimizer_state_dict(model, adamw(model)))
     fresh = adamw(model)
     fresh.step()
     for parameter in model.parameters():

@@ -6,6 +6,15 @@ from typing import Any
 import torch
 
 
+def closure_in(
+    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], Any] | None:
+    """The closure among the arguments of ``step``, if there is one."""
+    # `args` may carry the optimizer itself first; the closure is the other callable, or a keyword.
+    closures = [argument for argument in args if callable(argument) and argument is not optimizer]
+    return closures[0] if closures else kwargs.get("closure")
+
+
 def wrap_closure(
     optimizer: torch.optim.Optimizer,
     args: tuple[Any, ...],
@@ -19,9 +28,7 @@ def wrap_closure(
     ``begin`` is called before the closure's first evaluation in a step; ``first`` after it: its gradients are the ones
     to rank; ``later`` after each of the other evaluations.
     """
-    # `args` may carry the optimizer itself first; the closure is the other callable, or a keyword.
-    closures = [a for a in args if callable(a) and a is not optimizer]
-    closure = closures[0] if closures else kwargs.get("closure")
+    closure = closure_in(optimizer, args, kwargs)
     if closure is None:
         return None
     evaluated = False
@@ -35,5 +42,6 @@ def wrap_closure(
         evaluated = True
         return loss
 
-    args = tuple(evaluate if a in closures else a for a in args)
-    return args, kwargs if closures else kwargs | {"closure": evaluate}
+    if kwargs.get("closure") is closure:
+        return args, kwargs | {"closure": evaluate}
+    return tuple(evaluate if argument is closure else argument for argument in args), kwargs

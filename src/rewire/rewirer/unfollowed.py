@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rewire.rewirer.closures import closure_in
 from rewire.rewirer.running_steps import RunningSteps
 from rewire.stores.optimizer.optimizers import trained_by
 from rewire.stores.protocol import StoredLayer
@@ -65,7 +66,7 @@ def _before_any_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -
         return
     signature = _signature(optimizer)
     if _innocent.get(optimizer) != signature:
-        if _refused(optimizer, has_closure=len(args) > 1 or bool(kwargs)):
+        if _refused(optimizer, has_closure=closure_in(optimizer, args, kwargs) is not None):
             return
         _innocent[optimizer] = signature
 
@@ -89,8 +90,10 @@ def _refused(optimizer: torch.optim.Optimizer, has_closure: bool) -> bool:
     suspects = [layer for layer, followed in trained if not (followed and _is_known(optimizer, related, followed))]
     if not suspects:
         return False
+    if any(followed is not None and followed.running.exist() for _, followed in trained):
+        return True
     moving = [layer for layer in suspects if has_closure or _has_gradient(layer.parameter)]
-    if any(followed is not None and followed.running.exist() for _, followed in trained) or not moving:
+    if not moving:
         return True
     name = type(optimizer).__name__
     raise RuntimeError(
@@ -109,12 +112,13 @@ def _is_known(optimizer: torch.optim.Optimizer, related: set[int], followed: Fol
 
 
 def _wrapped_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
-    """An optimizer and all that it keeps in its attributes, whatever their names, directly or in lists."""
+    """An optimizer and all that it keeps in its attributes, whatever their names, also in lists and dictionaries."""
     waiting, seen = [optimizer], {id(optimizer)}
     while waiting:
         yield (current := waiting.pop())
         for value in list(vars(current).values()):
-            candidates = value if isinstance(value, (list, tuple)) else [value]
+            values = list(value.values()) if isinstance(value, dict) else value
+            candidates = values if isinstance(values, (list, tuple)) else [values]
             inner = [
                 candidate
                 for candidate in candidates

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from tests.loops.loops import STORES, batch, dense, masks
 from tests.networks import mlp
+from torch import nn
 
 import rewire
 
@@ -74,6 +75,23 @@ class ScheduleFree(torch.optim.Optimizer):
                 p.grad.mul_(group["lr"]).add_(p, alpha=1e-4)  # a step with weight decay, in the gradient's memory
                 p.lerp_(z, share).add_(p.grad, alpha=group["beta"] * (1 - share) - 1)
                 z.sub_(p.grad)
+
+
+class Rotated(torch.optim.Optimizer):
+    """Keeps second moments in a basis of its own, as SOAP does: their entries belong to no single weight."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["bases"] = [torch.linalg.qr(torch.randn(n, n, dtype=p.dtype))[0] for n in p.shape]
+                state["exp_avg_sq"] = torch.zeros_like(p)
+            left, right = state["bases"]
+            rotated = left.T @ p.grad @ right
+            state["exp_avg_sq"].lerp_(rotated.square(), 0.1)
+            p.sub_(left @ (rotated / (state["exp_avg_sq"].sqrt() + 1e-8)) @ right.T, alpha=0.01)
+            self.kept = state["exp_avg_sq"].clone()
 
 
 OPTIMIZERS = {
@@ -164,3 +182,18 @@ def test_muon_moves_no_weight_that_does_not_exist():
             optimizer.zero_grad()
         rewirer.check()
     assert len(rewirer.history) == 2
+
+
+def test_state_in_another_basis_is_left_alone():
+    model = mlp()
+    optimizer = Rotated([model[0].weight], {})
+    exclude = [name for name, module in model.named_children() if isinstance(module, nn.Linear) and name != "0"]
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.3), exclude=exclude)
+    for step in range(3):
+        x, y = batch(step, dtype=torch.float32)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        (layer,) = rewirer.layers
+        assert not layer.parameter[~layer.mask].any()
+        assert torch.equal(optimizer.state[layer.parameter]["exp_avg_sq"], optimizer.kept)

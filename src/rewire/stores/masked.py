@@ -209,9 +209,11 @@ class MaskedStore:
         fused = {key for key, group in self.optimizers.groups().items() if group.get("fused")} if written else set()
         for layer in written:
             layer.zero_inactive_weights()
-        for layer in self.layers:
-            # A fused optimizer writes to gradients itself: that alone says nothing about its state.
-            if layer in moved or (layer in written and id(layer.parameter) not in fused):
+        # A fused optimizer writes to gradients itself: that alone says nothing about its state.
+        touched = moved + [layer for layer in written if layer not in moved and id(layer.parameter) not in fused]
+        # An optimizer that keeps matrices (SOAP) moves weights itself, and may keep the rest in their basis.
+        if touched and self.optimizers.have_only_elementwise_state:
+            for layer in touched:
                 layer.zero_inactive_state(self.optimizers)
 
     def _sweep(self) -> None:

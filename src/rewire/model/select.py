@@ -81,7 +81,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 def candidates(model: nn.Module) -> list[Candidate]:
     """Every weight of a known type, in the order of the model. A layer has its module's name, or its parameter's.
 
-    >>> [one.name for one in candidates(nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(4, 1)))]
+    >>> [candidate.name for candidate in candidates(nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(4, 1)))]
     ['0', '1.in_proj_weight', '1.out_proj']
     """
     return [
@@ -158,19 +158,21 @@ def _embeddings(model: nn.Module) -> dict[int, str]:
     return {id(module.weight): path for path, module in model.named_modules() if isinstance(module, kinds)}
 
 
-def _reason(one: Candidate, chosen: bool, embeddings: Mapping[int, str], frozen: bool) -> str:
+def _reason(candidate: Candidate, chosen: bool, embeddings: Mapping[int, str], frozen: bool) -> str:
     """Why a weight is left out, or nothing."""
-    weight = one.parameter
+    weight = candidate.parameter
     if not chosen:
         return "excluded"
     if weight is None:
-        return f"its {one.attribute} is computed from others (a parametrization)"
+        return f"its {candidate.attribute} is computed from others (a parametrization)"
     if id(weight) in embeddings:
         return f"shared with the embedding {embeddings[id(weight)] or 'itself'}"
     if not (weight.requires_grad or frozen):
         return "frozen"
-    if hasattr(one.module, mask_name(one.attribute)) and one.attribute not in masks_of(one.module):
-        return f"its module has an attribute called {mask_name(one.attribute)} already"
+    if hasattr(candidate.module, mask_name(candidate.attribute)) and candidate.attribute not in masks_of(
+        candidate.module
+    ):
+        return f"its module has an attribute called {mask_name(candidate.attribute)} already"
     return ""
 
 
@@ -201,9 +203,9 @@ def _own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.
                 yield path, module, attribute, parameter
 
 
-def _spec(one: Candidate, weight: nn.Parameter) -> LayerSpec:
-    shape, layout = dense_shape(one.module, weight), one.layout
-    return LayerSpec(one.name, shape, layout.groups, layout.transposed, layout.matrix, layout.stack)
+def _spec(candidate: Candidate, weight: nn.Parameter) -> LayerSpec:
+    shape, layout = dense_shape(candidate.module, weight), candidate.layout
+    return LayerSpec(candidate.name, shape, layout.groups, layout.transposed, layout.matrix, layout.stack)
 
 
 def matching(argument: str, patterns: Patterns, known: Sequence[Candidate]) -> set[Candidate]:

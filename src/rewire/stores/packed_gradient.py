@@ -28,9 +28,7 @@ class PackedGradient:
     def __init__(self, module: Packed, parameter: nn.Parameter) -> None:
         self._module, self._parameter = module, parameter
         self._before_accumulation: RemovableHandle | None = None
-        self._was_cleared = (
-            True  # whether the gradient was cleared, to zeros or to nothing, before the last accumulation
-        )
+        self._was_cleared = True  # whether the gradient was zeros, or nothing, before the last accumulation
         self._known: Tensor | None = None  # the gradient as it was accumulated, and averaged over ranks
         self._known_version = (0, 0)
         self._arriving: tuple[Tensor, Tensor | None] | None = None  # what backward is about to add, and to what

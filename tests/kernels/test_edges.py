@@ -101,3 +101,11 @@ def test_positions_outside_of_the_weight_are_refused(bad):
     positions[3] = bad
     with pytest.raises(ValueError, match=r"positions must lie in \[0, 216\): "):
         through_operator(x, values, positions, bias, GEOMETRY)
+
+
+def test_positions_that_are_no_integers_are_refused():
+    if library.native() is None:
+        pytest.skip("torch checks its own indices")
+    x, values, positions, bias = draw(GEOMETRY, SIZE, 5)
+    with pytest.raises(TypeError, match="32-bit or 64-bit integers, not torch.float32"):
+        through_operator(x, values, positions.float(), bias, GEOMETRY)

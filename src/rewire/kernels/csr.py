@@ -27,7 +27,12 @@ def is_sorted(native: ctypes.CDLL, positions: Tensor) -> bool:
 
 
 def refuse_outside(geometry: Geometry, positions: Tensor) -> None:
-    """Raise if a position lies outside of the weight: native code trusts them."""
+    """Raise if a position lies outside of the weight, or is no integer of a known size: native code trusts them."""
+    if positions.dtype not in (torch.int32, torch.int64):
+        raise TypeError(
+            f"positions must be 32-bit or 64-bit integers, not {positions.dtype}: convert a packed model with "
+            "to(dtype), which leaves them alone, not with type(dtype)"
+        )
     if len(positions) and not 0 <= int(positions.min()) <= int(positions.max()) < geometry.numel:
         extent = f"{positions.min()} to {positions.max()}"
         raise ValueError(f"positions must lie in [0, {geometry.numel}): these go from {extent}")

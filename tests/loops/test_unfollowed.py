@@ -86,6 +86,9 @@ def test_it_is_refused_if_nobody_has_kept_the_rewirer(store):
 def test_one_with_a_closure_or_a_group_that_is_added_later_is_refused():
     model = sparse("masked")[0]
     lbfgs = torch.optim.LBFGS(model.parameters())
+    model.requires_grad_(False)
+    lbfgs.step(lambda: 0.0)  # no closure gives frozen weights a gradient
+    model.requires_grad_(True)
     with pytest.raises(RuntimeError, match="this LBFGS is about to step"):
         lbfgs.step(lambda: 0.0)
     optimizer = torch.optim.AdamW([model[0].bias], lr=0.01)

@@ -92,7 +92,7 @@ def _refused(optimizer: torch.optim.Optimizer, has_closure: bool) -> bool:
         return False
     if any(followed is not None and followed.running.exist() for _, followed in trained):
         return True
-    moving = [layer for layer in suspects if has_closure or _has_gradient(layer.parameter)]
+    moving = [layer for layer in suspects if _may_move(layer.parameter, has_closure)]
     if not moving:
         return True
     name = type(optimizer).__name__
@@ -128,6 +128,11 @@ def _wrapped_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimi
             waiting += inner
 
 
-def _has_gradient(parameter: Tensor) -> bool:
-    """``torch.distributed.checkpoint`` steps with gradients of zero, to see what state an optimizer has."""
+def _may_move(parameter: Tensor, has_closure: bool) -> bool:
+    """Whether a parameter has a gradient, or a closure may compute one.
+
+    ``torch.distributed.checkpoint`` steps with gradients of zero, to see what state an optimizer has.
+    """
+    if has_closure and parameter.requires_grad:
+        return True
     return parameter.grad is not None and bool(parameter.grad.any())

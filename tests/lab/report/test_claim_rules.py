@@ -9,6 +9,7 @@ from rewire.lab.experiments.variants import STARVED_METHODS
 from rewire.lab.report import claim_rules as rules
 from rewire.lab.report.findings import CONFIRMED, CONTRADICTED, NOT_CONFIRMED, UNDECIDED, Study
 from rewire.lab.report.questions import LAYOUTS
+from rewire.lab.report.results_page import main_effects
 from rewire.lab.run import DENSE, Run
 
 MLP = Run(model="mlp", sparsity=0.97, start="uniform")
@@ -40,6 +41,16 @@ def test_a_each_rival_is_an_effect_and_the_worst_of_them_decides():
     assert judge(rules.a, by_method(60, 57, (57, 62, 58), 55), uniform=[UNIFORM]).verdict == NOT_CONFIRMED
 
 
+def test_a_counts_the_cells_in_which_ggr_leads():
+    sparser = {replace(run, sparsity=0.99): value for run, value in by_method(60, 57, 61, (40, 60, 80)).items()}
+    cells = [UNIFORM, {**UNIFORM, "sparsity": 0.99}]
+    answer = judge(rules.a, by_method(60, 57, 58, 55) | sparser, uniform=cells)
+    notes = [f"above zero in {count} of 2 cells" for count in (2, 1, 1)]  # DSR, RigL, SET
+    assert [one.note for one in answer.effects] == notes
+    assert all(note in main_effects(answer) for note in notes)
+    assert judge(rules.a, by_method(60, 57, 58, 55), uniform=[UNIFORM]).effects[0].note == ""
+
+
 def test_b_what_a_method_loses_from_erk_to_uniform():
     erk = {replace(run, start="erk"): value for run, value in by_method(62, 61, 64, 63).items()}
     found = judge(rules.b, by_method(60, 57, 58, 57) | erk, both=[CELL])  # losses: 2, 4, 6, 6
@@ -47,15 +58,20 @@ def test_b_what_a_method_loses_from_erk_to_uniform():
     assert means(found) == [round(one.interval.mean, 3) - 2 for one in found.details[1:]]
 
 
-def shortfalls(rule, variants, easy, hard):
-    """The answer where three growths reached ``easy`` and ``hard`` in two settings."""
+GROWTHS = [{"method": "ggr", "growth": growth} for growth in ("mix", "random", "gradient")]
+
+
+def shortfalls(rule, variants, easy, hard, apart=False):
+    """The answer where three growths reached ``easy`` and ``hard`` in two settings; ``apart``: of two groups."""
     settings = {0.97: easy, 0.99: hard}
     runs = {
         replace(MLP, sparsity=sparsity, **variant): value
         for sparsity, values in settings.items()
         for variant, value in zip(variants, values, strict=True)
     }
-    return judge(rule, runs, ablation={"here": [{**UNIFORM, "sparsity": sparsity} for sparsity in settings]})
+    cells = {str(sparsity): {**UNIFORM, "sparsity": sparsity} for sparsity in settings}
+    groups = {name: [cell] for name, cell in cells.items()} if apart else {"here": list(cells.values())}
+    return judge(rule, runs, ablation=groups)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +83,7 @@ def shortfalls(rule, variants, easy, hard):
     ],
 )
 def test_d_the_worst_of_two_settings_counts(easy, hard, gaps, verdict):
-    variants = [{"method": "ggr", "growth": growth} for growth in ("mix", "random", "gradient")]
-    found = shortfalls(rules.d, variants, easy, hard)
+    found = shortfalls(rules.d, GROWTHS, easy, hard)
     assert (means(found), found.verdict) == (gaps, verdict)
 
 
@@ -85,18 +100,44 @@ def test_e_what_mixing_spares_rigl_in_place(easy, hard, gap, verdict):
     assert (means(found), found.verdict) == ([gap], verdict)
 
 
-def test_d_all_settings_count_together():
-    variants = [{"method": "ggr", "growth": growth} for growth in ("mix", "random", "gradient")]
-    reached = {0.97: (90, 91, 88), 0.99: (50, 40, 51)}
-    runs = {
-        replace(MLP, sparsity=sparsity, **variant): value
-        for sparsity, values in reached.items()
-        for variant, value in zip(variants, values, strict=True)
+def detail_means(answer):
+    return {one.name: round(one.interval.mean, 3) for one in answer.details}
+
+
+def test_d_groups_count_together_and_are_shown_apart():
+    answer = shortfalls(rules.d, GROWTHS, (90, 91, 88), (50, 40, 51), apart=True)
+    assert (means(answer), answer.verdict) == ([10, 2], CONFIRMED)
+    details = detail_means(answer)
+    for where, mix, random, gradient in (("0.97", 1, 0, 3), ("0.99", 1, 11, 0)):
+        shown = {name.removeprefix(f"{where}: worst shortfall of "): mean for name, mean in details.items()}
+        assert (shown["the mix"], shown["random growth"], shown["gradient growth"]) == (mix, random, gradient)
+        assert shown["random growth minus that of the mix"] == random - mix
+        assert shown["gradient growth minus that of the mix"] == gradient - mix
+
+
+def test_d_the_spread_over_settings():
+    """From the means of the settings, 90 and 48, the mix is 0 and 2 points away, random 2 and -6, gradient -2 and 4."""
+    answer = shortfalls(rules.d, GROWTHS, (90, 92, 88), (50, 42, 52))
+    spreads = {name: mean for name, mean in detail_means(answer).items() if name.startswith("spread")}
+    assert spreads == {  # of two numbers: their distance by the root of two
+        "spread over settings of random growth minus that of the mix": round((8 - 2) / 2**0.5, 3),
+        "spread over settings of gradient growth minus that of the mix": round((6 - 2) / 2**0.5, 3),
     }
-    groups = {str(sparsity): [{**UNIFORM, "sparsity": sparsity}] for sparsity in reached}
-    found = judge(rules.d, runs, ablation=groups)
-    assert (means(found), found.verdict) == ([10, 2], CONFIRMED)
-    assert [one.interval.mean for one in found.details] == [1, 0, 3, 1, 11, 0]  # mix, random, gradient in each group
+
+
+def test_d_no_shortfall_is_possibly_negative():
+    answer = shortfalls(rules.d, GROWTHS, (90, 91, 88), (50, 40, (48, 53, 52)))
+    (mix,) = (one for one in answer.details if one.name == "here: worst shortfall of the mix")
+    assert (mix.interval.mean, mix.interval.low) == (1, 0)
+    (gap,) = (one for one in answer.details if one.name.endswith("shortfall of gradient growth minus that of the mix"))
+    assert gap.interval.low < 0
+
+
+def test_d_seeds_that_one_cell_has_alone_are_not_waited_for():
+    runs = {replace(MLP, **variant): 60 for variant in GROWTHS}
+    more = {replace(MLP, method="ggr"): (60, 60, 60, 60)}  # a control of another claim
+    answer = judge(rules.d, runs | more, ablation={"here": [UNIFORM]})
+    assert (answer.done, answer.planned) == (9, 9)
 
 
 def test_f_empty_neurons_and_the_size_that_is_left():
@@ -109,13 +150,13 @@ def test_f_empty_neurons_and_the_size_that_is_left():
     assert (means(found), found.verdict) == ([3, 10], CONFIRMED)
 
 
-def test_g_dropping_from_each_layer_less_dropping_network_wide():
+def test_g_dropping_from_each_layer_minus_dropping_network_wide():
     network_wide = replace(MLP, method="ggr", scope="network")
     found = judge(rules.g, {replace(MLP, method="ggr"): 60, network_wide: 58}, drop=[UNIFORM])
     assert (means(found), found.verdict) == ([2], CONFIRMED)
 
 
-def test_h_set_less_ggr():
+def test_h_set_minus_ggr():
     found = judge(rules.h, by_method(60, 1, 1, 58), low=[UNIFORM])
     assert (means(found), found.verdict) == ([-2], CONTRADICTED)
 
@@ -181,8 +222,10 @@ def test_j_without_a_gap_there_is_no_share_of_it(control):
     assert (found.effects, found.verdict) == ((), UNDECIDED)
 
 
-def test_k_sparse_and_wide_less_dense_and_narrow():
+def test_k_sparse_and_wide_minus_dense_and_narrow():
     wide, narrow = replace(MLP, method="ggr"), Run(model="mlp", method=DENSE, sparsity=0.0, width=0.5)
     cells = {**UNIFORM, "method": "ggr"}, {"model": "mlp", "width": 0.5, "method": DENSE}
-    found = judge(rules.k, {wide: 60, narrow: 45}, narrow=[cells])
+    found = judge(rules.k, {wide: 60, narrow: 45}, lambda run: {"nnz": 84 if run.is_dense else 63}, narrow=[cells])
     assert (means(found), found.verdict) == ([15], CONFIRMED)
+    (weights,) = found.details  # how equal the "equal weights" are
+    assert (weights.interval.mean, weights.unit) == (-25, "%")

@@ -2,8 +2,16 @@
 
 from tests.lab.made_up import ENVIRONMENT, record
 
-from rewire.lab.report.findings import Study
-from rewire.lab.report.results_figures import accuracies, accuracy_figure, costs_figure
+from rewire.lab.report.claims import CLAIMS
+from rewire.lab.report.findings import CONFIRMED, UNDECIDED, Answer, Effect, Study
+from rewire.lab.report.results_figures import (
+    accuracies,
+    accuracy_figure,
+    claims_figure,
+    costs_figure,
+    dense_accuracies,
+)
+from rewire.lab.report.statistics import Interval
 from rewire.lab.run import DENSE, Run
 
 METHODS, STARTS, LABELS = ("set", "rigl", "dsr", "ggr"), ("erk", "uniform"), ("SET", "RigL", "DSR", "GGR")
@@ -55,6 +63,33 @@ def test_no_frame_is_left_empty():
     runs = [run for sparsity in (0.8, 0.9, 0.96, 0.97) for run in panel(sparsity=sparsity)]
     axes = accuracy_figure(study_of(runs)).axes  # two rows of three
     assert [bool(one.lines) for one in axes] == [one.axison for one in axes] == [True] * 4 + [False] * 2
+
+
+def test_the_dense_network_is_a_line_in_the_panels_of_its_width():
+    narrow, full = panel(model="vgg16", width=0.25, sparsity=0.96), panel(model="vgg16", sparsity=0.96)
+    dense = [Run(data="cifar100", model="vgg16", width=0.25, method=DENSE, sparsity=0.0, seed=seed) for seed in (0, 1)]
+    study = study_of(narrow + full + dense, lambda run: 0.6 + 0.02 * run.seed if run.is_dense else 0.5)
+    ((title, reached),) = dense_accuracies(study).items()
+    assert (title, round(reached, 6)) == ("VGG16 x0.25, 96 % sparse", 61.0)
+    with_line, without = accuracy_figure(study).axes[:2]
+    assert len(with_line.lines) == len(without.lines) + 1
+    assert 61.0 in [round(float(line.get_ydata()[0]), 6) for line in with_line.lines]
+
+
+def test_effects_of_claims_are_drawn_above_their_bounds_and_large_ones_apart():
+    def answer(*effects, verdict=CONFIRMED):
+        return Answer(effects, 1, 1, verdict)
+
+    above_its_bound = Effect("above its bound", Interval(1.0, -0.4, 2.4, 3), above=-0.5)
+    open_effect, large = Effect("open", Interval(1.0, -1.0, 3.0, 3)), Effect("large", Interval(30.0, 20.0, 40.0, 3))
+    undecided, other_unit = Effect("undecided", large.interval), Effect("share", large.interval, unit="%")
+    answers = [answer(above_its_bound, open_effect), answer(large, other_unit), answer(undecided, verdict=UNDECIDED)]
+    small, apart = claims_figure(list(zip(CLAIMS, answers, strict=False))).axes
+    assert [label.get_text() for label in small.get_yticklabels()] == ["a  above its bound (n = 3)", "a  open (n = 3)"]
+    assert [label.get_text() for label in apart.get_yticklabels()] == ["b  large (n = 3)"]
+    means = [line for line in small.lines if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in means] == [1.5, 1.0]
+    assert [line.get_markerfacecolor() == "white" for line in means] == [False, True]
 
 
 def test_a_seed_that_was_carried_out_in_both_stores_counts_once():

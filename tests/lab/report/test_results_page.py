@@ -1,6 +1,7 @@
 """The results page: its rules on made-up results with known answers, the whole pipeline on digits, the stored page."""
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.experiments.variants import STARVED_METHODS, starved_layer
 from rewire.lab.report import results_page
-from rewire.lab.report.claim_rules import ahead
+from rewire.lab.report.claim_rules import lead_of_ggr
 from rewire.lab.report.claims import CLAIMS
 from rewire.lab.report.findings import (
     CONFIRMED,
@@ -26,7 +27,7 @@ from rewire.lab.report.findings import (
     mean_of,
 )
 from rewire.lab.report.questions import LAYOUTS
-from rewire.lab.report.results_about import machines
+from rewire.lab.report.results_about import UNPUBLISHED, machines, short_commit
 from rewire.lab.report.shortfalls import worst_shortfall
 from rewire.lab.results import folder_of
 from rewire.lab.run import Run
@@ -95,7 +96,7 @@ def test_the_average_over_cells_decides_and_each_of_them_is_shown():
     reached = {("ggr", 1.0): 0.6, ("ggr", 2.0): 0.46}  # all others 0.5
     done = [record(run, reached.get((run.method, run.width), 0.5) + 0.01 * run.seed) for run in plan]
     wide, wider = ({"width": width, "model": Run.model, "sparsity": Run.sparsity} for width in (1.0, 2.0))
-    found = ahead(Study(done, plan), [wide, wider])
+    found = lead_of_ggr(Study(done, plan), [wide, wider])
     assert (found.verdict, found.planned) == (CONFIRMED, 24)
     assert [round(one.interval.mean) for one in found.effects] == [3, 3, 3]
     assert [round(one.interval.mean) for one in found.details] == [10, 10, 10, -4, -4, -4]
@@ -205,6 +206,22 @@ def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
     page.write_text(results_page.results_page(study, answers, "workstation", source, figures))
     stored = (DOCS / "results.md").read_text()
     assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"
+
+
+def test_commits_of_stored_runs_are_in_the_history_or_are_said_not_to_be():
+    shallow = git("rev-parse", "--is-shallow-repository")
+    if shallow.returncode or shallow.stdout.strip() == "true":
+        pytest.skip("there is no history here, or only its end")
+    stored = {short_commit(one.result["environment"]["commit"]) for one in read_runs(DOCS / "results/evidence.jsonl")}
+    assert set(UNPUBLISHED) <= stored
+    for commit in stored - set(UNPUBLISHED):
+        assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, commit
+    text = (DOCS / "results.md").read_text()
+    assert all(f"`{commit}`{' †' * (commit in UNPUBLISHED)} (" in text for commit in stored)
+
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=DOCS, capture_output=True, text=True, check=False)
 
 
 NUMBER = r"([+-]?\d+\.\d\d)"

@@ -10,7 +10,8 @@ from rewire.lab.experiments.studies import better
 from rewire.lab.experiments.studies.transformers import NETWORKS
 from rewire.lab.report.findings import Study
 from rewire.lab.report.results_costs import costs_section, dense_section
-from rewire.lab.report.results_sections import better_section, peer_section, transformers_section
+from rewire.lab.report.results_sections import better_section, peer_section, recommendation, transformers_section
+from rewire.lab.report.statistics import Interval
 from rewire.lab.run import Run
 
 
@@ -44,8 +45,8 @@ def test_a_change_of_ggr_on_digits_beside_the_same_change_on_cifar100():
     reached = {replace(run, seed=seed): value + 0.01 * seed for run, value in arms.items() for seed in range(3)}
     study = Study([record(run, value) for run, value in reached.items()], reached)
     rows = {row[0]: row[1:] for row in rows_of(better_section(study))}
-    assert rows[change] == ["-2.00\\*", "-2.00 to -2.00", "3", "+4.00", "+4.00 to +4.00", "3"]
-    assert rows["fraction 0.2"] == ["+3.00\\*", "+3.00 to +3.00", "3", "·", "·", "·"]
+    assert rows[change] == ["-2.00\\*", "·", "3", "+4.00", "·", "3"]
+    assert rows["fraction 0.2"] == ["+3.00\\*", "·", "3", "·", "·", "·"]
     assert "ERK start" not in rows  # not a run of it is done
 
 
@@ -55,8 +56,24 @@ def test_rivals_on_cifar100_with_both_schedules():
     runs = {replace(run, seed=seed): value + 0.01 * seed for run, value in reached.items() for seed in range(3)}
     runs |= {replace(better.BASE, seed=seed): 0.9 for seed in range(3)}
     rows = rows_of(better_section(Study([record(run, value) for run, value in runs.items()], runs)))
-    gaps = {row[1]: row[2] for row in rows if row[0] == "SET"}
-    assert gaps == {"four times an epoch": "-2.00", "once an epoch": "+1.00"}
+    four, once = "four times an epoch", "once an epoch"
+    shown = {(row[0], row[1]): row[2:5] for row in rows if row[1] in (four, once)}
+    assert {key: (cells[0], cells[2]) for key, cells in shown.items()} == {
+        ("GGR", four): ("31.00", "·"),
+        ("SET", four): ("29.00", "-2.00"),
+        ("GGR", once): ("37.00", "·"),
+        ("SET", once): ("38.00", "+1.00"),
+    }
+
+
+def test_recommended_is_what_is_better_on_the_digits_and_on_cifar100():
+    better_there, worse, unclear = Interval(2, 1, 3, 3), Interval(-2, -3, -1, 3), Interval(1, -1, 3, 3)
+    text = recommendation({"a": better_there, "b": worse, "c": unclear, "d": None})
+    outcomes = "a (better on CIFAR-100 too); b (worse on CIFAR-100); c (no clear difference on CIFAR-100)"
+    assert f"{outcomes}; d (not tried on CIFAR-100)" in text
+    assert text.endswith("**a**.")
+    assert recommendation({"b": worse}).endswith("**nothing**.")
+    assert "none is recommended" in recommendation({})
 
 
 def test_changes_that_are_made_on_cifar100_are_changes_and_have_runs():
@@ -105,7 +122,7 @@ def test_transformers_by_accuracy_and_by_loss():
 def peer_lines(arms):
     run = Run(model="vgg16", method="rigl").to_dict()
     return [
-        json.dumps({"arm": arm, "run": run | {"seed": seed}, "accuracy": 0.5, "cpu_seconds_per_epoch": 1.0})
+        json.dumps({"arm": arm, "run": run | {"seed": seed}, "accuracy": 0.5, "cpu_seconds_per_epoch": 1.0, "nnz": 9})
         for arm, seeds in arms.items()
         for seed in seeds
     ]

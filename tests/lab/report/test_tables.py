@@ -111,7 +111,25 @@ def test_runs_of_another_recipe_never_share_a_cell():
 
 def test_methods_of_different_recipes_are_not_compared():
     (table,) = tables.table1([record(replace(CIFAR, method="set", epochs=10), 0.4), record(CIFAR, 0.6)])
-    assert ranks(table) == {("ResNet-18, epochs 10", "SET"): [1], ("ResNet-18, epochs 30", "GGR"): [1]}
+    assert ranks(table) == {("ResNet-18, epochs 10", "SET"): [None], ("ResNet-18, epochs 30", "GGR"): [None]}
+
+
+def test_a_method_without_rivals_has_no_rank_in_a_column():
+    runs = {CIFAR: 0.6, replace(CIFAR, sparsity=0.99): 0.5, replace(CIFAR, method="set"): 0.4}
+    (table,) = tables.table1([record(run, accuracy) for run, accuracy in runs.items()])
+    assert ranks(table) == {("ResNet-18", "SET"): [2, None], ("ResNet-18", "GGR"): [1, None]}
+
+
+def test_sparsities_of_narrow_networks_name_the_one_that_they_match_where_all_layers_are_narrower():
+    vgg, mobilenet = (replace(CIFAR, model=model, width=0.25, sparsity=0.96) for model in ("vgg16", "mobilenet-v2"))
+    for runs, heading, exception in (
+        ([vgg], "s=0.96 (matches 0.99)", False),
+        ([vgg, mobilenet], "s=0.96 (matches 0.99)", True),
+        ([mobilenet], "s=0.96", False),
+    ):
+        (table,) = tables.table1([record(run, 0.5) for run in runs])
+        assert table.columns[0][0] == heading
+        assert ("Not so for MobileNetV2 x0.25" in table.caption) == exception
 
 
 def test_what_goes_with_a_start_or_a_width_is_no_collision():

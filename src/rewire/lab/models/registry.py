@@ -14,11 +14,15 @@ Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
 
 @dataclass(frozen=True)
 class Network:
-    """A network's entry: a function of ``classes``, ``image`` and ``width`` that builds it, and its name in tables."""
+    """A network's entry: a function of ``classes``, ``image`` and ``width`` that builds it, and its name in tables.
+
+    ``scales_evenly``: whether the channels of all layers are proportional to the width.
+    """
 
     name: str
     label: str
     function: Callable[..., nn.Module]
+    scales_evenly: bool = True
 
     def __call__(self, **options: Any) -> nn.Module:
         """A new network."""
@@ -37,11 +41,13 @@ def _entry(name: str, value: Any) -> Network:
 MODELS: Registry[Network] = Registry("network", folder="rewire.lab.models.networks", group="rewire.models", wrap=_entry)
 
 
-def register(name: str, *, label: str | None = None) -> Callable[[Constructor], Constructor]:
+def register(
+    name: str, *, label: str | None = None, scales_evenly: bool = True
+) -> Callable[[Constructor], Constructor]:
     """A decorator that adds a network, and returns the function as it is."""
 
     def add(function: Constructor) -> Constructor:
-        MODELS.add(name, Network(name, label or name, function))
+        MODELS.add(name, Network(name, label or name, function, scales_evenly))
         return function
 
     return add

@@ -1,4 +1,4 @@
-"""How runs decide the paper's claims: a rule for each, named by its letter, written before the runs were made."""
+"""How runs decide the paper's claims: a rule for each, named by its letter. The page lists what was amended when."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from rewire.lab.report.findings import (
 from rewire.lab.report.looks import setting
 from rewire.lab.report.questions import Layout
 from rewire.lab.report.shortfalls import Shortfalls
-from rewire.lab.report.statistics import in_percent, share_interval
+from rewire.lab.report.statistics import in_percent, mean_interval, share_interval
 from rewire.lab.report.tables.table4 import EMPTINESS
 from rewire.lab.results import Record
 
@@ -35,14 +35,17 @@ def method(cell: Cell, name: str, **more: object) -> Cell:
     return {**cell, "method": name, "growth": "mix", "scope": "layer", **more}
 
 
-def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
+def lead_of_ggr(study: Study, cells: Sequence[Cell]) -> Answer:
     """GGR minus each rival, averaged over cells; each of several cells is a detail."""
 
     def lead(cell: Cell, rival: str) -> BySeed:
         return difference(study.values(method(cell, "ggr")), study.values(method(cell, rival)))
 
     leads = {name: [lead(cell, name) for cell in cells] for name in RIVALS}
-    effects = [effect(f"GGR minus {RIVALS[name]}{only(cells)}", mean_of(gaps)) for name, gaps in leads.items()]
+    effects = [
+        effect(f"GGR minus {RIVALS[name]}{where_if_single(cells)}", mean_of(gaps), note=count_of_leads(gaps))
+        for name, gaps in leads.items()
+    ]
     details = [
         effect(f"GGR minus {RIVALS[name]}, {described(cell)}", gaps[place])
         for place, cell in enumerate(cells)
@@ -52,7 +55,14 @@ def ahead(study: Study, cells: Sequence[Cell]) -> Answer:
     return answer(study, used, effects, details if len(cells) > 1 else ())
 
 
-def only(cells: Sequence[Cell]) -> str:
+def count_of_leads(gaps: Sequence[BySeed]) -> str:
+    """In how many of several cells the interval is above zero: one cell with a wide interval hides the others' mean."""
+    intervals = [mean_interval(list(gap.values())) for gap in gaps if len(gap) > 1]
+    above = sum(interval.low > 0 for interval in intervals)
+    return f"above zero in {above} of {len(intervals)} cells" if len(intervals) > 1 else ""
+
+
+def where_if_single(cells: Sequence[Cell]) -> str:
     """The one cell behind an effect, to be added to its name; several cells are listed as details."""
     return f", {described(cells[0])}" if len(cells) == 1 else ""
 
@@ -68,7 +78,7 @@ def described(cell: Cell) -> str:
 
 def a(study: Study, layout: Layout) -> Answer:
     """Uniform starts."""
-    return ahead(study, layout.uniform)
+    return lead_of_ggr(study, layout.uniform)
 
 
 def b(study: Study, layout: Layout) -> Answer:
@@ -94,7 +104,7 @@ def b(study: Study, layout: Layout) -> Answer:
 
 def c(study: Study, layout: Layout) -> Answer:
     """The sparsest MobileNetV2 from ERK."""
-    return ahead(study, [layout.extreme])
+    return lead_of_ggr(study, [layout.extreme])
 
 
 GROWTHS: dict[str, Cell] = {
@@ -110,13 +120,15 @@ def d(study: Study, layout: Layout) -> Answer:
     """The worst shortfall of either part against that of the mix, with GGR's allocation."""
     names = {"mix": "the mix", "random": "random growth", "gradient": "gradient growth"}
     shortfalls = Shortfalls(study, layout.ablation, GROWTHS, names)
-    return shortfalls.answer([shortfalls.gap(other, "mix") for other in ("random", "gradient")])
+    pairs = [("random", "mix"), ("gradient", "mix")]
+    return shortfalls.answer([shortfalls.gap(*pair) for pair in pairs], pairs)
 
 
 def e(study: Study, layout: Layout) -> Answer:
     """The same in place: what mixing gains over RigL, the best of the three in the paper, and that it is little."""
     shortfalls = Shortfalls(study, layout.ablation, IN_PLACE, {"mix": "SET+RigL", "random": "SET", "gradient": "RigL"})
-    return shortfalls.answer([shortfalls.gap("mix", "gradient", above=-SAME)], [shortfalls.gap("random", "mix")])
+    pairs = [("mix", "gradient"), ("random", "mix")]
+    return shortfalls.answer([shortfalls.gap(*pairs[0], above=-SAME)], pairs, [shortfalls.gap(*pairs[1])])
 
 
 def f(study: Study, layout: Layout) -> Answer:
@@ -167,7 +179,9 @@ def h(study: Study, layout: Layout) -> Answer:
     pairs = [(method(cell, "set"), method(cell, "ggr")) for cell in layout.low]
     gaps = [difference(study.values(ours), study.values(theirs)) for ours, theirs in pairs]
     return answer(
-        study, [cell for pair in pairs for cell in pair], [effect(f"SET minus GGR{only(layout.low)}", mean_of(gaps))]
+        study,
+        [cell for pair in pairs for cell in pair],
+        [effect(f"SET minus GGR{where_if_single(layout.low)}", mean_of(gaps))],
     )
 
 
@@ -191,11 +205,14 @@ def i(study: Study, layout: Layout) -> Answer:
     labels = FAILING | FITTING
     cells = {name: method(layout.failing, name) for name in labels}
     effects = [
-        effect(f"{label} below the line", study.values(cells[name], lambda record: -_above_line(record)))
+        effect(
+            f"failure line minus accuracy of {label}", study.values(cells[name], lambda record: -_above_line(record))
+        )
         for name, label in FAILING.items()
     ]
     effects += [
-        effect(f"{label} above the line", study.values(cells[name], _above_line)) for name, label in FITTING.items()
+        effect(f"accuracy of {label} minus failure line", study.values(cells[name], _above_line))
+        for name, label in FITTING.items()
     ]
     shown = (layout.failing, *layout.failing_beside)
     details = [measure(cell, name) for cell in shown for measure in (share, reached) for name in labels]
@@ -242,16 +259,21 @@ def j(study: Study, layout: Layout) -> Answer:
 
 def k(study: Study, layout: Layout) -> Answer:
     """Sparse and wide against dense and narrow."""
-    effects = [
-        effect(
-            f"GGR minus dense x{narrow['width']:.3g}, {described(wide)}",
-            difference(study.values(wide), study.values(narrow)),
-        )
-        for wide, narrow in layout.narrow
-    ]
-    return answer(study, [cell for pair in layout.narrow for cell in pair], effects)
+
+    def weights(record: Record) -> float:
+        assert record.result is not None
+        return float(record.result["nnz"])
+
+    effects, details = [], []
+    for wide, narrow in layout.narrow:
+        pair = f"GGR minus dense x{narrow['width']:.3g}, {described(wide)}"
+        effects.append(effect(pair, difference(study.values(wide), study.values(narrow))))
+        ours, theirs = study.values(wide, weights), study.values(narrow, weights)
+        more = {seed: 100 * (ours[seed] / theirs[seed] - 1) for seed in ours if seed in theirs}
+        details.append(effect(f"weights: {pair}", more, "%"))
+    return answer(study, [cell for pair in layout.narrow for cell in pair], effects, details)
 
 
 def survives(study: Study, layout: Layout) -> Answer:
     """GGR minus its rivals when all get a connected start."""
-    return ahead(study, layout.connected)
+    return lead_of_ggr(study, layout.connected)

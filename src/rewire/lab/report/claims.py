@@ -1,4 +1,4 @@
-"""The paper's claims, each with the rule by which runs decide it. The rules were written before the runs were made."""
+"""The paper's claims, each with the rule by which runs decide it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Claim:
     judge: Callable[[Study, Layout], Answer]
 
 
-COMMON = "Decided by the common rule."  # the page says what it is
+COMMON = "Rule: the [common one](#how-to-read-this-page)."
 CLAIMS = (
     Claim(
         "a",
@@ -50,7 +50,9 @@ CLAIMS = (
         "In GGR, growth by gradient alone and at random alone can fall behind each other by a large margin, while the "
         "combination is always close to the best.",
         f"{COMMON} A shortfall is the distance to the best of the three growths in the same setting, in means over the "
-        "seeds; the worst over all settings counts. Intervals are jackknife intervals over seeds.",
+        "seeds; the worst over all settings counts. Intervals are jackknife intervals over seeds. Beside it stands the "
+        "spread: the standard deviation over settings of the distance to the mean of the three. It does not decide, as "
+        "a mixture lies between its parts and so has a small spread almost by construction.",
         rules.d,
     ),
     Claim(
@@ -87,8 +89,8 @@ CLAIMS = (
         "i",
         "VGG16 at 99 % from a uniform start: RigL and DSR fail, GGR does not.",
         "On Tiny-ImageNet: RigL and DSR below 5 %, SET 45.34, GGR 52.30.",
-        f"{COMMON} A training fails below 5 % accuracy: RigL and DSR have to be below that line, GGR above it. Decided "
-        "at full width, with quarter width beside it. Intervals of shares of failed seeds are Clopper and Pearson's.",
+        f"{COMMON} A training fails below 5 % accuracy: RigL and DSR have to be below that line, GGR above it. Full "
+        "width decides, with quarter width beside it. Intervals of shares of failed seeds are Clopper and Pearson's.",
         rules.i,
     ),
     Claim(
@@ -104,8 +106,10 @@ CLAIMS = (
     Claim(
         "k",
         "Sparse wide networks beat dense narrow ones with as many weights.",
-        "Quoted from earlier work in the introduction.",
-        f"{COMMON} The weights are as many, not the cost: the section on costs has the multiply-adds of both.",
+        "Quoted from earlier work in the introduction, and claimed of its own networks: at 97 %, VGG16 and ResNet-18 "
+        "are above a dense MobileNetV2, VGG16 with a quarter of its weights.",
+        f"{COMMON} The weights are about as many, not the cost: [the section on costs](#cost-of-each-training) has "
+        "the multiply-adds of both.",
         rules.k,
     ),
 )

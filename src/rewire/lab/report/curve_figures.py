@@ -97,8 +97,8 @@ def recovery_figure(study: Study) -> Figure | None:
             colour, style = look_of_label(plain).light, "--" if label.endswith(UNIFORM) else "-"
             epochs = range(len(group[0]))
             _band(axes, epochs, group, colour, style, label)
-        axes.set(title=title, xlabel="epoch", ylim=(0, None))
-        axes.legend(fontsize=8.5)
+        axes.set(title=title, xlabel="epoch", ylim=(0, 1.35 * axes.get_ylim()[1]))  # room for the legend
+        axes.legend(fontsize=8.5, loc="upper left", ncols=2)
     every[0].set_ylabel("weights of the layer")
     return figure
 

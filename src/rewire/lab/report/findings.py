@@ -50,7 +50,7 @@ def cpu_of(record: Record) -> str:
 class Effect:
     """A number with its 95 % interval over seeds; ``above`` is the bound that a claim asks it to exceed.
 
-    It is written with a sign where it is a difference.
+    It is written with a sign where it is a difference. ``note`` says more of it beside the verdict.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Effect:
     unit: str = POINTS
     above: float = 0.0
     signed: bool = True
+    note: str = ""
 
     @property
     def confirms(self) -> bool:
@@ -83,10 +84,11 @@ class Answer:
 class Study:
     """The runs that are planned, and those of them that are done."""
 
-    def __init__(self, records: Iterable[Record], plan: Iterable[Run]) -> None:
+    def __init__(self, records: Iterable[Record], plan: Iterable[Run], recipe: Run | None = None) -> None:
+        """``recipe``: a run with the settings that all runs in tables share; by default the first sparse one."""
         self.done = {without_unused(record.run): record for record in records if record.result is not None}
         self.plan = [without_unused(run) for run in plan]
-        self._recipe = next((run for run in self.plan if not run.is_dense), None)  # of the runs that tables compare
+        self._recipe = recipe or next((run for run in self.plan if not run.is_dense), None)
 
     def runs(self, cell: Cell) -> list[Run]:
         """The planned runs of a cell."""
@@ -107,7 +109,7 @@ class Study:
 
     @cached_property
     def main_runs(self) -> dict[Run, Record]:
-        """The finished runs with methods of the library and the recipe of the first planned run.
+        """The finished runs with methods of the library and the study's recipe.
 
         Runs with other data, another number of epochs or another time between rewirings are not comparable with them.
         """
@@ -152,9 +154,11 @@ def mean_of(parts: Sequence[BySeed]) -> BySeed:
     return {seed: fmean(part[seed] for part in parts) for seed in sorted(common)}
 
 
-def effect(name: str, values: BySeed, unit: str = POINTS, above: float = 0.0, *, signed: bool = True) -> Effect | None:
+def effect(
+    name: str, values: BySeed, unit: str = POINTS, above: float = 0.0, *, signed: bool = True, note: str = ""
+) -> Effect | None:
     """The t interval over seeds; nothing without a value."""
-    return Effect(name, mean_interval(list(values.values())), unit, above, signed) if values else None
+    return Effect(name, mean_interval(list(values.values())), unit, above, signed, note) if values else None
 
 
 def answer(

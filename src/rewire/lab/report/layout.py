@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from rewire.lab.models.registry import MODELS
 from rewire.lab.names import DENSE_LOOK
 from rewire.lab.report.cells import EMPTY, FAILED, NO_RUN, Cell, Heads, Read, Table, accuracy, average, failure_line
 from rewire.lab.report.cells import measured as measured_cell
@@ -42,7 +43,9 @@ def averages(name: str, title: str, stubs: Heads, used: list[Entry], blocks: Map
         pair = f"{entry.network} on {entry.data}"
         cells[entry.column][pair][entry.method] = accuracy(entry)
         cells[DENSE_COLUMN].setdefault(pair, {})  # the dense average must cover every network
-    about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(cells[DENSE_COLUMN])}). "
+    pairs = cells[DENSE_COLUMN]
+    about = f"Top-1 accuracy in percent, averaged over every network on every data set ({len(pairs)}: "
+    about += f"{'; '.join(pairs)}). "
     about += "Cells where every method failed are excluded; a method that fails where another succeeds gets no average."
     rows: dict[Heads, dict[Column, Cell]] = {}
     for method in sorted({entry.method for entry in used}, key=method_position):
@@ -87,6 +90,8 @@ def _by_column(table: Table, used: list[Entry], rows: Mapping[Heads, Mapping[Col
     headings = tuple((names[column], start_label(column[1])) for column in columns)
     if any("matches" in name for name in names.values()):
         about = "Matches: as many connections per neuron as the network of full width has at that sparsity."
+        others = sorted({entry.network for entry in used if not _scales_evenly(entry)})
+        about += f" Not so for {', '.join(others)}, where some layers keep their width." if others else ""
         table = replace(table, caption=f"{table.caption} {about}")
     return finished(replace(table, columns=headings), used, across, len(columns))
 
@@ -97,10 +102,15 @@ def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
     Two networks have as many connections per neuron if the density times the width is the same.
     """
     sparsity = column[0]
-    widths = {record.run.width for entry in used if entry.column == column for record in entry.records}
+    in_column = [entry for entry in used if entry.column == column and _scales_evenly(entry)]
+    widths = {record.run.width for entry in in_column for record in entry.records}
     full = round(1 - (1 - sparsity) * min(widths, default=1.0), 6)
     narrow = len(widths) == 1 and min(widths) < 1
     return f"s={sparsity:g} (matches {full:g})" if narrow else f"s={sparsity:g}"
+
+
+def _scales_evenly(entry: Entry) -> bool:
+    return all((network := MODELS.get(r.run.model)) is None or network.scales_evenly for r in entry.records)
 
 
 def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Table:
@@ -123,10 +133,15 @@ def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell
 
 
 def _ranked(heads: Heads, i: int, rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Cell:
-    """A cell with its rank in its block and column, by the number as printed. A cell with failed seeds has no rank."""
+    """A cell with its rank in its block and column, by the number as printed.
+
+    A cell with failed seeds has no rank, and neither has one without rivals.
+    """
     cell: Cell = rows[heads][i]
     if i >= ranked or heads[-1] == DENSE_LOOK.label or not cell.n or cell.failed:
         return cell
     block = [row[i] for other, row in rows.items() if other[:-1] == heads[:-1] and other[-1] != DENSE_LOOK.label]
+    if sum(rival.text != EMPTY for rival in block) < 2:
+        return cell
     rank = 1 + sum(float(rival.text) > float(cell.text) for rival in block if rival.n and not rival.failed)
     return replace(cell, rank=rank if rank <= 3 else None)

@@ -1,10 +1,8 @@
 """Sections of the results page on cost: sparse networks beside dense ones, and what every training took."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean
 
-from rewire.lab.experiments.studies import better
 from rewire.lab.report.findings import Study, accuracy, seconds_on
 from rewire.lab.report.looks import label_of, method_look, method_position, network_label, start_position
 from rewire.lab.report.results_format import OUTSTANDING, columns_of, markdown
@@ -13,17 +11,18 @@ from rewire.lab.results import Record
 from rewire.lab.run import Run
 from rewire.parts.start import start_label
 
+GGR = ("ggr", "erk", Run.growth, Run.scope)  # as it is by default
+
 
 def dense_section(study: Study) -> str:
     """GGR from ERK, its default start, beside the dense network, for every network that was trained both ways."""
-    title, groups = "## What sparsity costs, and what it saves\n", study.main_configurations()
+    title, groups = "## Sparse beside dense\n", study.main_configurations()
     dense = {(run.model, run.width): group for run, group in groups.items() if run.is_dense}
-    default = replace(better.BASE, method="ggr", start="erk")
-    rows = sorted(
+    rows = [
         _beside_dense(run, *pairs, study.cpus())
-        for run, group in groups.items()
-        if _chosen(run) == _chosen(default) and (pairs := _pairs(group, dense.get((run.model, run.width), ())))[0]
-    )
+        for run, group in sorted(groups.items(), key=lambda item: _cost_order(item[0]))
+        if _chosen(run) == GGR and (pairs := _pairs(group, dense.get((run.model, run.width), ())))[0]
+    ]
     if not rows:
         return f"{title}\n{OUTSTANDING}"
     about = (
@@ -43,7 +42,7 @@ def _pairs(ours: Iterable[Record], theirs: Iterable[Record]) -> tuple[list[Recor
 
 
 def _chosen(run: Run) -> tuple[str, ...]:
-    """The method and what it is given."""
+    """The method and what it is given, as in ``GGR``."""
     return run.method, run.start, run.growth, run.scope
 
 
@@ -72,7 +71,7 @@ def _share_of_seconds(group: Iterable[Record], dense: Iterable[Record], cpus: It
 def costs_section(study: Study) -> str:
     """Accuracy, multiply-adds and seconds of one core, for every configuration with the study's main recipe."""
     groups = study.main_configurations()
-    title = "## What it costs\n"
+    title = "## Cost of each training\n"
     if not groups:
         return f"{title}\n{OUTSTANDING}"
     cpus = study.cpus()

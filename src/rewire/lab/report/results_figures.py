@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from rewire.core.named import Look
+from rewire.lab.names import DENSE_LOOK
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
 from rewire.lab.report.findings import (
@@ -21,6 +22,7 @@ from rewire.lab.report.findings import (
     POINTS,
     UNDECIDED,
     Answer,
+    Effect,
     Study,
     accuracy,
     seconds_on,
@@ -33,6 +35,7 @@ from rewire.lab.run import Run
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
 BESIDE = 0.1  # where the seeds stand beside their mean
 IN_A_ROW = 3  # networks
+LARGE = 15  # points: effects beyond would squeeze the others
 HOLLOW = "hollow: dense tensors (dense, masked)"
 
 
@@ -61,7 +64,10 @@ def accuracy_figure(study: Study) -> Figure | None:
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(min(WIDTH, 4.2 * columns), 0.5 + 2.8 * rows))
     every = figure.subplots(rows, columns, squeeze=False).flat
-    for (title, cells), axes in zip(panels.items(), every, strict=False):  # in this order, none is taken in vain
+    dense = dense_accuracies(study)
+    for (title, cells), axes in zip(
+        panels.items(), every, strict=False
+    ):  # panels first: zip then takes no axes too many
         labels = sorted({label for label, _ in cells}, key=method_position)
         for (label, start), values in cells.items():
             interval, place = mean_interval(values), labels.index(label) + STARTS[start]
@@ -69,6 +75,8 @@ def accuracy_figure(study: Study) -> Figure | None:
             axes.plot([place, place], [max(interval.low, 0), min(interval.high, 100)], color=colour, linewidth=1.6)
             axes.plot([place + BESIDE] * len(values), values, ".", color=colour, markersize=3)
             axes.plot(place, interval.mean, "o", color=colour, markersize=6, markerfacecolor=_face(start, colour))
+        if title in dense:
+            axes.axhline(dense[title], color=look_of_label(DENSE_LOOK.label).light, linewidth=1.2, linestyle="--")
         axes.set_xticks(range(len(labels)), labels)
         axes.set(title=title.replace(", ", "\n"), xlim=(-0.5, len(labels) - 0.5))
         axes.grid(visible=False, axis="x")
@@ -78,7 +86,11 @@ def accuracy_figure(study: Study) -> Figure | None:
     keys = [
         Line2D([], [], marker="o", linestyle="", color=INK[0], markerfacecolor=_face(start, INK[0])) for start in STARTS
     ]
-    figure.legend(keys, ["from an ERK start", "from a uniform start"], loc="outside upper center", ncols=2, fontsize=9)
+    names = ["from an ERK start", "from a uniform start"]
+    if dense:
+        keys.append(Line2D([], [], color=look_of_label(DENSE_LOOK.label).light, linewidth=1.2, linestyle="--"))
+        names.append("the same network, dense")
+    figure.legend(keys, names, loc="outside upper center", ncols=len(keys), fontsize=9)
     return figure
 
 
@@ -94,10 +106,24 @@ def accuracies(study: Study) -> dict[str, dict[tuple[str, str], list[float]]]:
     panels: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, record in study.compared_runs().items():
         if run.method in COMPARED and run.growth == Run.growth and run.scope == Run.scope and run.start in STARTS:
-            title = f"{network_label(run.model, run.width)}, {100 * run.sparsity:g} % sparse"
-            panels[title][method_look(run).label, run.start].append(accuracy(record))
+            panels[_panel(run)][method_look(run).label, run.start].append(accuracy(record))
     needed = max(FEWEST_SEEDS, min(ENOUGH_SEEDS, len({run.seed for run in study.plan})))
     return {title: shown for title, cells in panels.items() if (shown := _complete_starts(cells, needed))}
+
+
+def dense_accuracies(study: Study) -> dict[str, float]:
+    """What the dense network of each panel reaches on average."""
+    titles = {_panel(run): run for run in study.compared_runs() if run.method in COMPARED}
+    reached: dict[str, list[float]] = defaultdict(list)
+    for run, record in study.compared_runs().items():
+        for title, sparse in titles.items() if run.is_dense else ():
+            if (run.model, run.width) == (sparse.model, sparse.width):
+                reached[title].append(accuracy(record))
+    return {title: fmean(values) for title, values in reached.items()}
+
+
+def _panel(run: Run) -> str:
+    return f"{network_label(run.model, run.width)}, {100 * run.sparsity:g} % sparse"
 
 
 def _complete_starts(cells: Mapping[tuple[str, str], list[float]], needed: int) -> dict[tuple[str, str], list[float]]:
@@ -108,24 +134,35 @@ def _complete_starts(cells: Mapping[tuple[str, str], list[float]], needed: int) 
 
 @matplotlib.rc_context(STYLE)
 def claims_figure(answers: Sequence[tuple[Claim, Answer]]) -> Figure | None:
-    """The effects of decided claims, in points of accuracy; filled where the interval excludes zero."""
+    """The effects of decided claims in points of accuracy, large ones apart.
+
+    Each is shown above the bound that it has to exceed. Filled: the interval is on one side of it.
+    """
     decided = [(claim, answer) for claim, answer in answers if answer.verdict != UNDECIDED]
     rows = [(claim.key, effect) for claim, answer in decided for effect in answer.effects if effect.unit == POINTS]
-    if not rows:
+    small = [row for row in rows if abs(row[1].interval.mean) <= LARGE]
+    panels = [panel for panel in (small, [row for row in rows if row not in small]) if panel]
+    if not panels:
         return None
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(rows)))
-    axes = figure.subplots()
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(rows) + 0.3 * len(panels)))
+    every = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[len(panel) + 1 for panel in panels]).flat
+    for axes, panel in zip(every, panels, strict=True):
+        _effects(axes, panel)
+    figure.supxlabel("points of accuracy above the bound of the claim, 95 % interval over seeds", fontsize=10)
+    return figure
+
+
+def _effects(axes: Axes, rows: Sequence[tuple[str, Effect]]) -> None:
+    """The effects of some claims, one below the other."""
     axes.axvline(0, color=GRID[0], linewidth=1.2)
     for place, (_, effect) in enumerate(rows):
-        face = INK[0] if effect.interval.excludes_zero else "white"
-        axes.plot([effect.interval.low, effect.interval.high], [place, place], color=INK[0], linewidth=1.6)
-        axes.plot(effect.interval.mean, place, "o", color=INK[0], markersize=5, markerfacecolor=face)
-    axes.set_yticks(
-        range(len(rows)), [f"{key}  {effect.name} (n = {effect.interval.n})" for key, effect in rows], fontsize=8.5
-    )
+        mean, low, high = (value - effect.above for value in (effect.interval.mean, *effect.interval.bounds))
+        axes.plot([low, high], [place, place], color=INK[0], linewidth=1.6)
+        face = INK[0] if low > 0 or high < 0 else "white"
+        axes.plot(mean, place, "o", color=INK[0], markersize=5, markerfacecolor=face)
+    names = [f"{key}  {effect.name} (n = {effect.interval.n})" for key, effect in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=8.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("points of accuracy, 95 % interval over seeds")
-    return figure
 
 
 @matplotlib.rc_context(STYLE)
@@ -139,7 +176,8 @@ def costs_figure(study: Study) -> Figure | None:
     if not every:
         return None
     (model, width), _ = Counter((run.model, run.width) for run in every).most_common(1)[0]
-    groups = {run: own for run, own in every.items() if run.model == model and (run.is_dense or run.width == width)}
+    shown = {run: own for run, own in every.items() if run.model == model and run.scope == Run.scope}
+    groups = {run: own for run, own in shown.items() if run.is_dense or run.width == width}
     cpu = study.cpus()[0]
     figure = Figure(figsize=(WIDTH, 3.8))
     left, right = figure.subplots(1, 2, sharey=True)
@@ -153,7 +191,7 @@ def costs_figure(study: Study) -> Figure | None:
     left.set(xlabel="training multiply-adds [10¹²]", ylabel="accuracy [%]", xscale="log")
     right.set(xlabel=f"seconds of one core of {cpu}", xscale="log")
     for axes in (left, right):
-        axes.margins(x=0.12)  # room for the widths beside the dense points
+        axes.margins(x=0.2)  # room for the widths beside the dense points
         _plain_numbers(axes)
     figure.legend(handles=_legend(map(method_look, groups)), loc="outside upper center", ncols=5, fontsize=9)
     return figure

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from rewire.lab.report.cells import EMPTY
 from rewire.lab.report.statistics import Interval
 
+ROUNDING = 1e-9  # what is left of a spread of zero
 OUTSTANDING = "Undecided: runs outstanding.\n"
 
 
@@ -18,17 +20,18 @@ def number(value: float, *, signed: bool = True) -> str:
     return f"{value:+z.2f}" if signed else f"{value:z.2f}"
 
 
-def limits(interval: Interval, *, signed: bool = True) -> str:
-    """The bounds of an interval of several seeds."""
+def range_text(interval: Interval, *, signed: bool = True) -> str:
+    """The bounds of an interval; a dot where it has none, or where all seeds gave the same."""
+    if not interval.high - interval.low > ROUNDING:
+        return EMPTY
     return f"{number(interval.low, signed=signed)} to {number(interval.high, signed=signed)}"
 
 
-def bounds(interval: Interval, *, signed: bool = True) -> str:
+def range_and_seeds(interval: Interval, *, signed: bool = True) -> str:
     """The interval and the number of seeds in words."""
-    return f"{limits(interval, signed=signed)}; n = {interval.n}" if interval.n > 1 else "one seed, no interval"
+    return f"{range_text(interval, signed=signed)}; n = {interval.n}" if interval.n > 1 else "one seed, no interval"
 
 
 def columns_of(interval: Interval, mark: str = "", *, signed: bool = True) -> list[str]:
     """Mean, interval and n as three cells of a table."""
-    between = limits(interval, signed=signed) if interval.n > 1 else "·"
-    return [number(interval.mean, signed=signed) + mark, between, str(interval.n)]
+    return [number(interval.mean, signed=signed) + mark, range_text(interval, signed=signed), str(interval.n)]

@@ -24,7 +24,7 @@ from rewire.lab.report.render import to_markdown
 from rewire.lab.report.results_about import about
 from rewire.lab.report.results_costs import costs_section, dense_section
 from rewire.lab.report.results_figures import save_figures
-from rewire.lab.report.results_format import bounds, columns_of, markdown, number
+from rewire.lab.report.results_format import columns_of, markdown, number, range_and_seeds
 from rewire.lab.report.results_sections import better_section, peer_section, transformers_section
 from rewire.lab.results import Record, atomically
 
@@ -34,7 +34,8 @@ SHOWN_TABLES = ("table1", "table3", "table4", "drop")
 SHOWN_DETAILS = 3  # of each claim, in the table of verdicts
 CAPTIONS = {
     "accuracy": "What the paper's methods reach from ERK and uniform starts: means, seeds and 95 % intervals",
-    "claims": "Effects behind the claims that are decided, with 95 % intervals; right of zero supports the claim",
+    "claims": "Effects in points of accuracy behind the claims that are decided, with 95 % intervals; right of zero "
+    "supports the claim",
     "costs": "Accuracy against cost: each point is a method at a sparsity and start; dense networks have a width",
     "losses": "Change of the gap in training loss between sparse and dense around a rewiring; zero is its mean before",
     "recovery": "Weights of the middle layer, which starts with a tenth of its share; mean and range over seeds",
@@ -51,8 +52,10 @@ def write_page(records: Sequence[Record], scale: str, source: Path, page: Path) 
 
 
 def study_of(records: Iterable[Record], scale: str) -> Study:
-    """The study at a scale."""
-    return Study(records, runs_of(EXPERIMENT, scale))
+    """The study at a scale; its tables compare runs with the recipe of claim a's first cell."""
+    plan = runs_of(EXPERIMENT, scale)
+    compared = Study([], plan).runs(LAYOUTS[scale].uniform[0])
+    return Study(records, plan, recipe=compared[0])
 
 
 def answers_of(study: Study, scale: str) -> list[tuple[Claim, Answer]]:
@@ -105,7 +108,7 @@ def verdict(answer: Answer) -> str:
 
 
 def _summary(answers: Iterable[tuple[Claim, Answer]]) -> str:
-    rows = [[claim.key, claim.statement, f"**{verdict(answer)}**", _main_effects(answer)] for claim, answer in answers]
+    rows = [[claim.key, claim.statement, f"**{verdict(answer)}**", main_effects(answer)] for claim, answer in answers]
     return "\n".join(["## Verdicts\n", *markdown(["", "claim", "verdict", "main effects"], rows, 4)]) + "\n"
 
 
@@ -123,7 +126,7 @@ def _by_verdict(answers: Sequence[tuple[Claim, Answer]]) -> str:
     )
 
 
-def _main_effects(answer: Answer) -> str:
+def main_effects(answer: Answer) -> str:
     """The effects, a line each; while there are none, the first details that are known."""
     shown = answer.effects or answer.details[:SHOWN_DETAILS]
     return "<br>".join(f"{effect.name}: {_in_words(effect)}" for effect in shown) or "no pair of runs yet"
@@ -132,7 +135,9 @@ def _main_effects(answer: Answer) -> str:
 def _in_words(one: Effect) -> str:
     """A mean with its interval and n, such as ``+1.20 points (+0.80 to +1.60; n = 3)``."""
     unit = f" {one.unit}" if one.unit else ""
-    return f"{number(one.interval.mean, signed=one.signed)}{unit} ({bounds(one.interval, signed=one.signed)})"
+    note = f", {one.note}" if one.note else ""
+    about = range_and_seeds(one.interval, signed=one.signed)
+    return f"{number(one.interval.mean, signed=one.signed)}{unit} ({about}){note}"
 
 
 def _claim(claim: Claim, answer: Answer) -> str:

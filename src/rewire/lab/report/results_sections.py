@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -11,11 +11,11 @@ from typing import Any
 from rewire.lab.experiments.studies import better
 from rewire.lab.experiments.studies.connected import START
 from rewire.lab.experiments.studies.transformers import NETWORKS as TRANSFORMERS
-from rewire.lab.report.findings import BySeed, Study, difference
+from rewire.lab.report.findings import BySeed, Measure, Study, accuracy, difference
 from rewire.lab.report.groups import without_unused
 from rewire.lab.report.looks import label_of, method_look, setting
-from rewire.lab.report.results_format import OUTSTANDING, bounds, columns_of, markdown, number
-from rewire.lab.report.statistics import mean_interval, paired_difference
+from rewire.lab.report.results_format import OUTSTANDING, columns_of, markdown, number, range_and_seeds
+from rewire.lab.report.statistics import Interval, mean_interval, paired_difference
 from rewire.lab.results import Record
 from rewire.lab.run import DENSE, Run
 from rewire.parts.start import start_label
@@ -35,22 +35,43 @@ def better_section(study: Study) -> str:
         f"the level that allows for all {count} comparisons (Bonferroni). Some changes were made on CIFAR-100 too "
         f"({_of(better.LARGE)}); starts and shares there are the runs of claims b and d and of connected starts.\n"
     )
-    rows = []
+    rows: list[list[str]] = []
+    clearly_better: dict[str, Interval | None] = {}  # on the digits: what became of it on CIFAR-100
     for name, change in better.CHANGES.items():
         if gaps := _gaps(study, replace(better.BASE, **change), base):
-            mark = "\\*" if mean_interval(gaps, 1 - 0.05 / count).excludes_zero else ""
-            beside = ["·"] * 3
-            if name in better.ON_LARGE:
-                on_large = _gaps(study, replace(better.LARGE, **better.ON_LARGE[name]), large_base)
-                beside = columns_of(mean_interval(on_large)) if on_large else beside
-            rows.append([name, *columns_of(mean_interval(gaps), mark), *beside])
+            on_large = _gaps_on_large(study, name, large_base)
+            corrected = mean_interval(gaps, 1 - 0.05 / count)
+            mark = "\\*" if corrected.excludes_zero else ""
+            rows.append([name, *columns_of(mean_interval(gaps), mark), *(columns_of(on_large) if on_large else "···")])
+            if corrected.low > 0:
+                clearly_better[name] = on_large
     heads = ["change", "on digits", "95 % interval", "seeds", "on CIFAR-100", "95 % interval", "seeds"]
-    lines = [title, about, *markdown(heads, rows, 1)]
+    lines = [title, about, *markdown(heads, rows, 1), f"\n{recommendation(clearly_better)}"]
     lines += ["\nIts rivals on the digits, minus GGR with the same start:\n", *_rivals(study)]
-    if rows := _rivals_on_large(study):
-        heads = ["rival", "rewired", "difference", "95 % interval", "seeds"]
-        lines += ["\nIts rivals on CIFAR-100, minus GGR with the same schedule:\n", *markdown(heads, rows, 2)]
+    if rows := _schedules(study):
+        heads = ["method", "rewired", "accuracy [%]", "multiply-adds of dense", "minus GGR", "95 % interval", "seeds"]
+        lines += ["\nGGR and its rivals on CIFAR-100, with two schedules:\n", *markdown(heads, rows, 2)]
     return "\n".join(lines) + "\n"
+
+
+def recommendation(clearly_better: Mapping[str, Interval | None]) -> str:
+    """What to change of GGR: what is clearly better on the digits, and better on CIFAR-100 as well."""
+    if not clearly_better:
+        return "No change is clearly better on the digits, so none is recommended."
+    outcomes = [f"{name} ({_outcome(on_large)})" for name, on_large in clearly_better.items()]
+    both = [name for name, on_large in clearly_better.items() if on_large is not None and on_large.low > 0]
+    return (
+        f"Clearly better on the digits: {'; '.join(outcomes)}. Recommended is what is better on both: "
+        f"**{', '.join(both) or 'nothing'}**."
+    )
+
+
+def _outcome(on_large: Interval | None) -> str:
+    if on_large is None:
+        return "not tried on CIFAR-100"
+    if on_large.excludes_zero:
+        return "better on CIFAR-100 too" if on_large.low > 0 else "worse on CIFAR-100"
+    return "no clear difference on CIFAR-100"
 
 
 def _of(run: Run) -> str:
@@ -60,6 +81,14 @@ def _of(run: Run) -> str:
 def _gaps(study: Study, run: Run, base: BySeed) -> list[float]:
     """What exactly these settings gain over others, seed by seed."""
     return list(difference(_values(study, run), base).values())
+
+
+def _gaps_on_large(study: Study, change: str, base: BySeed) -> Interval | None:
+    """What a change gains on CIFAR-100; nothing where it was not tried."""
+    if change not in better.ON_LARGE:
+        return None
+    gaps = _gaps(study, replace(better.LARGE, **better.ON_LARGE[change]), base)
+    return mean_interval(gaps) if gaps else None
 
 
 def _rivals(study: Study) -> list[str]:
@@ -73,22 +102,33 @@ def _rivals(study: Study) -> list[str]:
     return markdown(["rival", "start", "difference", "95 % interval", "seeds"], rows, 2)
 
 
-def _rivals_on_large(study: Study) -> list[list[str]]:
+def _schedules(study: Study) -> list[list[str]]:
+    """GGR and its rivals on CIFAR-100, rewired as often as in the study and as in the paper."""
     rows = []
     for schedule, every in better.SCHEDULES.items():
-        own = _values(study, replace(better.LARGE, every=every))
-        for name in better.RIVALS_ON_LARGE:
-            run = replace(better.LARGE, method=name, every=every)
-            if gaps := _gaps(study, run, own):
-                rows.append([method_look(run).label, schedule, *columns_of(mean_interval(gaps))])
+        base = replace(better.LARGE, every=every)
+        own = _values(study, base)
+        for run in (base, *(replace(base, method=name) for name in better.RIVALS_ON_LARGE)):
+            if reached := _values(study, run):
+                ratio = fmean(_values(study, run, _training_ratio).values())
+                gaps = [] if run == base else _gaps(study, run, own)
+                beside = columns_of(mean_interval(gaps)) if gaps else ["·", "·", str(len(reached))]
+                rows.append(
+                    [method_look(run).label, schedule, f"{fmean(reached.values()):.2f}", f"{ratio:.3f}", *beside]
+                )
     return rows
 
 
-def _values(study: Study, run: Run) -> BySeed:
-    """Accuracies of exactly these settings, by seed."""
+def _training_ratio(record: Record) -> float:
+    assert record.result is not None
+    return float(record.result["flops"]["training_ratio"])
+
+
+def _values(study: Study, run: Run, measure: Measure = accuracy) -> BySeed:
+    """What was measured of exactly these settings, by seed."""
     bare = without_unused(run)
     cell = {field.name: getattr(bare, field.name) for field in fields(Run) if field.name not in ("seed", "code")}
-    return study.values(cell)
+    return study.values(cell, measure)
 
 
 def transformers_section(study: Study, scale: str) -> str:
@@ -141,9 +181,9 @@ def _test_loss(record: Record) -> float | None:
 
 def peer_section(path: Path) -> str:
     """A peer's own code beside ours."""
-    title = "### A peer's own code: rigl-torch 0.5.2\n"
+    title = "### A peer's own code"
     if not path.exists() or not (lines := [json.loads(line) for line in path.read_text().splitlines()]):
-        return f"{title}\n{OUTSTANDING[:-2]} (`python -m benchmarks.peer_rigl`).\n"
+        return f"{title}\n\n{OUTSTANDING[:-2]} (`python -m benchmarks.peer_rigl`).\n"
     by_arm: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in lines:
         by_arm[line["arm"]][line["run"]["seed"]] = line
@@ -157,11 +197,12 @@ def peer_section(path: Path) -> str:
     rows = []
     for arm, own in by_arm.items():
         seconds = median(line["cpu_seconds_per_epoch"] for line in own.values())
-        rows.append([arm, f"{fmean(values[arm].values()):.2f}", f"{seconds:.1f}", str(len(own))])
+        weights = f"{fmean(line['nnz'] for line in own.values()):,.0f}"
+        rows.append([arm, f"{fmean(values[arm].values()):.2f}", weights, f"{seconds:.1f}", str(len(own))])
     gaps = [
-        f"{arm} minus {theirs}: {number(interval.mean)} points ({bounds(interval)})"
+        f"{arm} minus {theirs}: {number(interval.mean)} points ({range_and_seeds(interval)})"
         for arm in ours
         if (interval := paired_difference(values[arm], values[theirs])) is not None
     ]
-    table = markdown(["code", "accuracy [%]", "seconds per epoch", "seeds"], rows, 1)
-    return "\n".join([title, about, *table, f"\n{'; '.join(gaps) or 'Ours is outstanding'}.\n"])
+    table = markdown(["code", "accuracy [%]", "weights", "seconds per epoch", "seeds"], rows, 1)
+    return "\n".join([f"{title}: {theirs}\n", about, *table, f"\n{'; '.join(gaps) or 'Ours is outstanding'}.\n"])

@@ -1,21 +1,34 @@
 """Which growth is steadier: how far each falls behind the best one of a setting, in the setting where that is worst."""
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
 
 from rewire.lab.report.findings import Answer, BySeed, Cell, Effect, Study, answer
+from rewire.lab.report.results_format import number, range_text
 from rewire.lab.report.statistics import jackknife_interval
 
+Setting = Mapping[str, BySeed]  # by variant
+Statistic = Callable[[Sequence[Setting], str, Sequence[int]], float]  # of one variant in several settings
 
-def common_seeds(settings: Sequence[Mapping[str, BySeed]]) -> list[int]:
+
+def common_seeds(settings: Sequence[Setting]) -> list[int]:
     """The seeds that every variant has in every setting."""
     return sorted(set.intersection(*(set(values) for setting in settings for values in setting.values())))
 
 
-def worst_shortfall(settings: Sequence[Mapping[str, BySeed]], name: str, seeds: Sequence[int]) -> float:
+def worst_shortfall(settings: Sequence[Setting], name: str, seeds: Sequence[int]) -> float:
     """How far a variant falls behind the best one in the setting where that is worst, with means over the seeds."""
-    means = [{key: fmean(values[seed] for seed in seeds) for key, values in setting.items()} for setting in settings]
-    return max(max(setting.values()) - setting[name] for setting in means)
+    return max(max(setting.values()) - setting[name] for setting in _means(settings, seeds))
+
+
+def spread_over_settings(settings: Sequence[Setting], name: str, seeds: Sequence[int]) -> float:
+    """The standard deviation over settings of how far a variant is from the mean of all, with means over the seeds."""
+    return stdev(setting[name] - fmean(setting.values()) for setting in _means(settings, seeds))
+
+
+def _means(settings: Sequence[Setting], seeds: Sequence[int]) -> list[dict[str, float]]:
+    return [{key: fmean(values[seed] for seed in seeds) for key, values in setting.items()} for setting in settings]
 
 
 class Shortfalls:
@@ -28,32 +41,58 @@ class Shortfalls:
         variants: Mapping[str, Cell],
         names: Mapping[str, str],
     ) -> None:
-        self.study, self.variants, self.names = study, variants, names
+        self.study, self.names = study, names
         self.groups = {
             where: [{name: study.values({**cell, **own}) for name, own in variants.items()} for cell in cells]
             for where, cells in ablation.items()
         }
-        self.cells = [{**cell, **own} for cells in ablation.values() for cell in cells for own in variants.values()]
+        self.settings = [setting for group in self.groups.values() for setting in group]
+        cells = [{**cell, **own} for cells in ablation.values() for cell in cells for own in variants.values()]
+        seeds = set.intersection(*({run.seed for run in study.runs(cell)} for cell in cells))  # more cannot count
+        self.cells = [{**cell, "seed": seed} for cell in cells for seed in sorted(seeds)]
 
     def gap(self, ours: str, theirs: str, above: float = 0.0) -> Effect | None:
-        """The worst shortfall of one growth minus that of another, over all settings."""
-        settings = [setting for group in self.groups.values() for setting in group]
-        seeds = common_seeds(settings)
-        name = f"worst shortfall of {self.names[ours]} minus that of {self.names[theirs]}"
+        """The worst shortfall of one growth minus that of another over all settings, with the same for their spread."""
+        gap = self._gap(worst_shortfall, "worst shortfall", self.settings, ours, theirs, above)
+        spread = self._gap_of_spreads(ours, theirs)
+        if gap is None or spread is None:
+            return gap
+        return replace(gap, note=f"spread over settings {number(spread.interval.mean)} ({range_text(spread.interval)})")
 
-        def difference_of(chosen: Sequence[int]) -> float:
-            return worst_shortfall(settings, ours, chosen) - worst_shortfall(settings, theirs, chosen)
+    def answer(
+        self,
+        effects: Sequence[Effect | None],
+        pairs: Sequence[tuple[str, str]],
+        details: Sequence[Effect | None] = (),
+    ) -> Answer:
+        """The answer; for each pair of growths the gaps in each group, and the shortfalls of every growth beside it."""
+        parts = [*details]
+        for where, settings in self.groups.items():
+            parts += [self._gap(worst_shortfall, f"{where}: worst shortfall", settings, *pair) for pair in pairs]
+            parts += [self._worst(where, name) for name in self.names]
+        parts += [self._gap_of_spreads(*pair) for pair in pairs]
+        return answer(self.study, self.cells, effects, parts)
 
-        return Effect(name, jackknife_interval(difference_of, seeds), above=above) if seeds else None
+    def _gap_of_spreads(self, ours: str, theirs: str) -> Effect | None:
+        if len(self.settings) < 2:
+            return None
+        return self._gap(spread_over_settings, "spread over settings", self.settings, ours, theirs)
 
-    def answer(self, effects: Sequence[Effect | None], details: Sequence[Effect | None] = ()) -> Answer:
-        """The answer, with the worst shortfall of every growth in each group of settings."""
-        worst = [self._worst(where, name) for where in self.groups for name in self.variants]
-        return answer(self.study, self.cells, effects, [*details, *worst])
+    def _gap(
+        self, of: Statistic, what: str, settings: Sequence[Setting], ours: str, theirs: str, above: float = 0.0
+    ) -> Effect | None:
+        def difference_of(seeds: Sequence[int]) -> float:
+            return of(settings, ours, seeds) - of(settings, theirs, seeds)
+
+        if not (seeds := common_seeds(settings)):
+            return None
+        name = f"{what} of {self.names[ours]} minus that of {self.names[theirs]}"
+        return Effect(name, jackknife_interval(difference_of, seeds), above=above)
 
     def _worst(self, where: str, name: str) -> Effect | None:
         settings = self.groups[where]
         if not (seeds := common_seeds(settings)):
             return None
         interval = jackknife_interval(lambda chosen: worst_shortfall(settings, name, chosen), seeds)
-        return Effect(f"{where}: worst shortfall of {self.names[name]}", interval, signed=False)
+        possible = replace(interval, low=max(interval.low, 0.0))  # of a quantity that is never negative
+        return Effect(f"{where}: worst shortfall of {self.names[name]}", possible, signed=False)

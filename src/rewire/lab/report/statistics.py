@@ -22,6 +22,11 @@ class Interval:
     n: int
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """Its ends."""
+        return self.low, self.high
+
+    @property
     def half_width(self) -> float:
         """Half the length of the interval: the number behind ``±``."""
         return (self.high - self.low) / 2

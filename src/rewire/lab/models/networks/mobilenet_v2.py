@@ -40,7 +40,7 @@ _MOBILENET_STAGES = (
 )
 
 
-@register("mobilenet-v2", label="MobileNetV2")
+@register("mobilenet-v2", label="MobileNetV2", scales_evenly=False)
 def mobilenet_v2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module:
     """MobileNetV2 with batch norm and ReLU6 (Sandler et al., 2018).
 
@@ -51,7 +51,7 @@ def mobilenet_v2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module
     return _mobilenet(classes, image, width, stem_stride(image))
 
 
-@register("mobilenet-v2-stride2", label="MobileNetV2 (stem stride 2)")
+@register("mobilenet-v2-stride2", label="MobileNetV2 (stem stride 2)", scales_evenly=False)
 def mobilenet_v2_stride2(*, classes: int, image: Image, width: float = 1.0) -> nn.Module:
     """MobileNetV2 with stem stride 2 for small images too: the same weights in about a quarter of the time."""
     check_arguments("mobilenet-v2-stride2", classes, image, width, smallest=8)

@@ -252,6 +252,8 @@ def test_a_layer_can_be_frozen_and_trained_again(trained_again, method):
         ([4.0, -7.0, 1.0], [1.0, -1.0, 1.0], 1.0),
         ([2.5, -4.0, 1.0], [1.0, -1.0, 1.0], 0.5),
         ([3.0, float("inf"), 0.0], None, 1.0),
+        ([4.0, -7.0, float("inf")], [1.0, -1.0, float("inf")], 1.0),  # which overflowed before
+        ([1.0, 1e8, 0.0], [0.25, 1e8, 0.0], 0.25),  # the largest is lost in rounding
     ],
 )
 def test_a_factor_is_that_of_the_whole_layer(after, added_to, factor):

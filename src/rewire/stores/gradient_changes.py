@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rewire.core.dense_ops import is_finite
+
 ASSIGNED = "a gradient was assigned to it that backward() did not accumulate, as with torch.autograd.grad"
 CHANGED = "it was changed after backward(), and not by multiplying the whole layer by one number"
 HOOKED = "a hook on the weight changed it, and not by multiplying the whole layer by one number"
@@ -36,10 +38,13 @@ def factor_between(before: Tensor, after: Tensor, added_to: Tensor | None = None
     change = after if added_to is None else after - added_to
     if torch.equal(before, change):
         return 1.0
+    if not is_finite(change):
+        return 1.0
     eps, tiny = torch.finfo(after.dtype).eps, torch.finfo(after.dtype).tiny
     rounding = torch.zeros_like(after) if added_to is None else 4 * eps * (after.abs() + added_to.abs())
-    largest = before.abs().argmax()
-    ratio = float(change[largest] / before[largest]) if bool(before.any()) else 1.0
+    # The entry that tells the factor best: the largest, compared with what rounding has changed.
+    best = (before.abs() if added_to is None else before.abs() / (rounding + tiny)).argmax()
+    ratio = float(change[best] / before[best]) if bool(before.any()) else 1.0
     if not math.isfinite(ratio):
         return 1.0
     for factor in (1.0, ratio) if added_to is not None else (ratio,):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from tests.loops.loops import batch, both_stores, sparse, train
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 
 def pruned(module):
@@ -39,3 +39,17 @@ def test_what_is_put_on_after_sparsify_is_refused_by_name(store, put_on, found):
     put_on(copied[2])
     with torch.no_grad(), pytest.raises(RuntimeError, match=message):
         copied(batch(0)[0])
+
+
+def test_a_refused_removal_changes_nothing():
+    model, optimizer, rewirer = sparse("masked")
+    train(model, optimizer, 1)
+    spectral(model[2])
+    with pytest.raises(RuntimeError, match="a parametrization"):
+        rewirer.remove()
+    parametrize.remove_parametrizations(model[2], "weight")
+    train(model, optimizer, 1)
+    rewirer.check()
+    assert rewirer.step == 2
+    rewirer.remove()
+    assert not any("mask" in name for name in model.state_dict())

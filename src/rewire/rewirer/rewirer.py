@@ -199,6 +199,8 @@ class Rewirer:
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
         if not self.removed:
+            for layer in self.layers:
+                layer.link.weight.refuse_replaced(layer.name)
             self.removed = True
             self._steps.remove()
             self.store.remove()

@@ -20,3 +20,12 @@ def test_a_model_that_nobody_uses_any_more_is_freed(store):
     del model, optimizer, rewirer
     gc.collect()
     assert not any(reference() is not None for reference in references)
+
+
+def test_gradients_are_cleared_as_long_as_the_model_lives():
+    model = mlp()
+    rewire.sparsify(model, torch.optim.Adam(model.parameters()), rewire.static(density=0.5))
+    gc.collect()
+    model(torch.randn(4, 12)).square().sum().backward()
+    assert model[0].weight.grad.any()
+    assert not model[0].weight.grad[~model[0].weight_mask].any()

@@ -5,7 +5,6 @@ working. The mask is a buffer of the layer's module, next to its weight in the `
 shards the parameter, the mask is sharded alike, and everything here concerns this rank's shard.
 """
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from rewire.stores.copies import links_of, unlink
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, found_inf
 from rewire.stores.optimizer.state import packed_entries
-from rewire.stores.outside_writes import warn_of_moves
+from rewire.stores.outside_writes import warn_of_moves, warn_of_writes
 
 # Weights whose topology is enforced at every step, in turn. An accelerator takes as long for a million as for one.
 SWEPT = {"cpu": 1 << 16}
@@ -66,17 +65,17 @@ class MaskedStore:
         self.notes: dict[str, str] = {}
         self.ranks = ranks
         self.layers = [MaskedLayer(weight, positions) for weight, positions in zip(weights, active, strict=True)]
-        self.keep_inactive_grads = False  # until the step, which will rank them
+        self._keep = False
         self._decay = MOMENTUM_DECAY
         self._moves_inactive: bool | None = None  # does the optimizer move weights without gradient?
         self._warned = False  # whether a warning said that inactive weights were written from outside
         self._sweep_at = (0, 0)  # the layer and the row whose topology is enforced next
         self._hooks: list[RemovableHandle] = []
-        for index, (layer, positions, values) in enumerate(zip(self.layers, active, drawn, strict=True)):
+        for layer, positions, values in zip(self.layers, active, drawn, strict=True):
             if values is not None:
                 part = layer.local_part(positions)
                 put(layer.weight, layer.to_local(positions[part]), values[part])
-            self._hooks.append(call_after_accumulation(layer.parameter, self._gradient_arrived, index))
+            self._hooks.append(call_after_accumulation(layer.parameter, layer.gradient_arrived))
             self._hooks.append(layer.module.register_load_state_dict_pre_hook(_unpack_checkpoint))
         self._loading: list[RemovableHandle] = []
         self.follow(optimizers)
@@ -94,6 +93,17 @@ class MaskedStore:
     def gradient_traffic(self) -> Traffic:
         """Nothing: what DDP sends is not counted."""
         return Traffic()
+
+    @property
+    def keep_inactive_grads(self) -> bool:
+        """Whether inactive gradients are kept until the next step, which ranks them."""
+        return self._keep
+
+    @keep_inactive_grads.setter
+    def keep_inactive_grads(self, keep: bool) -> None:
+        self._keep = keep
+        for layer in self.layers:
+            layer.keeps_inactive_grad = keep
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -117,11 +127,6 @@ class MaskedStore:
                 layer.follow()
             else:
                 layer.invalidate()
-
-    @torch.no_grad()
-    def _gradient_arrived(self, index: int) -> None:
-        if not self.keep_inactive_grads:
-            self.layers[index].clear_inactive_grad()
 
     def track_momentum(self, decay: float) -> None:
         """Keep a running average of the dense gradient of every layer from now on."""
@@ -164,13 +169,7 @@ class MaskedStore:
         revived = [layer.name for layer in self.layers if layer.undo_outside_writes(look)]
         if revived:
             self._warned = True
-            warnings.warn(
-                f"something other than the optimizer has written to the weight of {_named(revived)}, also "
-                "where no weight exists. The values there are zero again from this step on. A dense model's values are "
-                "loaded before sparsify, or with load_state_dict(..., strict=False); an average of the weights follows "
-                "the model's topology if it was given to rewirer.register_average",
-                stacklevel=2,
-            )
+            warn_of_writes(revived)
 
     @torch.no_grad()
     def clear_inactive_grads(self) -> None:
@@ -205,7 +204,7 @@ class MaskedStore:
         written = [layer for layer in self.layers if layer.gradient_was_written()]
         if moved and self._moves_inactive is False:
             self._moves_inactive = True
-            warn_of_moves(_named([layer.name for layer in moved]))
+            warn_of_moves([layer.name for layer in moved])
         fused = {key for key, group in self.optimizers.groups().items() if group.get("fused")} if written else set()
         for layer in written:
             layer.zero_inactive_weights()
@@ -281,10 +280,6 @@ def release(module: nn.Module) -> None:
     for parameter in masks_of(module):
         remove_buffer(module, mask_name(parameter))
     remove_load_hook(module, _unpack_checkpoint)
-
-
-def _named(layers: Sequence[str]) -> str:
-    return ", ".join(layers[:3]) + (f" and {len(layers) - 3} more layers" if len(layers) > 3 else "")
 
 
 def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:

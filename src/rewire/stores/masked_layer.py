@@ -47,6 +47,7 @@ class MaskedLayer(MaskedSignals):
         mask = torch.zeros_like(local(self.parameter), dtype=torch.bool, memory_format=torch.contiguous_format)
         put(mask, self.to_local(active[self.local_part(active)]), True)
         self.module.register_buffer(self._mask_name, shard_like(mask, self.parameter))
+        self.keeps_inactive_grad = False  # until the step, which will rank it
         # Caches, each with the version of the mask that it belongs to. The positions are only weakly referenced: in a
         # dense layer they take more memory than the weight.
         self._positions: tuple[Version, Callable[[], Tensor | None]] = ((0, -1), lambda: None)
@@ -135,6 +136,12 @@ class MaskedLayer(MaskedSignals):
         return active
 
     # Keeping everything zero where no weight exists.
+
+    @torch.no_grad()
+    def gradient_arrived(self) -> None:
+        """Backward has accumulated a gradient."""
+        if not self.keeps_inactive_grad:
+            self.clear_inactive_grad()
 
     def clear_inactive_grad(self) -> None:
         """Zero the gradient at inactive positions, unless nothing has touched it since it was last cleared."""

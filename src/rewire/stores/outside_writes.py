@@ -1,6 +1,7 @@
 """Notices when something other than the store and the optimizer writes to a masked weight, at almost no cost."""
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
@@ -60,12 +61,27 @@ class WriteWatch:
         return self._witness is not None and self._witness[0].item() != 0
 
 
-def warn_of_moves(layers: str) -> None:
+def warn_of_writes(layers: Sequence[str]) -> None:
+    """Say that other code has written to weights that do not exist."""
+    warnings.warn(
+        f"something other than the optimizer has written to the weight of {_named(layers)}, also "
+        "where no weight exists. The values there are zero again from this step on. A dense model's values are "
+        "loaded before sparsify, or with load_state_dict(..., strict=False); an average of the weights follows "
+        "the model's topology if it was given to rewirer.register_average",
+        stacklevel=3,
+    )
+
+
+def warn_of_moves(layers: Sequence[str]) -> None:
     """Say that a step has moved weights that do not exist."""
     warnings.warn(
-        f"the step of the optimizer has moved weights of {layers} that do not exist: something wrote to their "
+        f"the step of the optimizer has moved weights of {_named(layers)} that do not exist: something wrote to their "
         "gradients after the Rewirer had cleared them, most likely a step pre-hook that was registered after "
         "sparsify (register it before), or the optimizer itself adds noise. These weights are zero again, and will be "
         "after every step",
         stacklevel=3,
     )
+
+
+def _named(layers: Sequence[str]) -> str:
+    return ", ".join(layers[:3]) + (f" and {len(layers) - 3} more layers" if len(layers) > 3 else "")

@@ -238,6 +238,7 @@ ON_THE_FIRST_PAGE = {  # by the words before it: how the row of the results begi
     "dense and narrow by": f"GGR minus dense x0.0469, {VGG}, ERK start ",
     "than the mix by": "share by gradient 0 ",
     "that is worth": "ERK start ",
+    "DSR being next, by": f"detail: GGR minus DSR, {VGG}, connected ERK start ",
 }
 
 

@@ -1,3 +1,4 @@
+import gc
 import json
 import shutil
 from math import comb, log2
@@ -96,6 +97,18 @@ def test_a_film_that_was_cut_off_anywhere_is_whole_up_to_there(tmp_path):
         counts.append(len(read(path)))
     assert max(counts) < whole
     assert counts == sorted(counts, reverse=True)
+
+
+def test_the_file_of_a_training_that_nobody_closed_is_closed_with_it(tmp_path, recwarn):
+    model, optimizer, rewirer = sparse()
+    film = rewire.record(rewirer, tmp_path)
+    train(model, optimizer, 12)
+    file, path = film._file, film.path
+    del model, optimizer, rewirer, film
+    gc.collect()
+    assert file.closed
+    assert read(path)[-1]["step"] == 12
+    assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
 def test_a_damaged_film_is_refused_by_name_and_begun_again_by_a_training(tmp_path):

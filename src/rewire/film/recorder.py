@@ -3,6 +3,7 @@
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -64,7 +65,9 @@ class Recorder:
         os.replace(temporary, self.path)
         if self.path.name == NAME:
             (self.path.parent / old_format.NAME).unlink(missing_ok=True)  # what it told is in the new film
-        return self.path.open("ab")
+        file = self.path.open("ab")
+        weakref.finalize(self, file.close)  # where nobody calls close()
+        return file
 
     def _earlier(self, active: Sequence[Positions]) -> list[Event]:
         """The film up to this step, if an interrupted training left one and it leads to these active positions."""

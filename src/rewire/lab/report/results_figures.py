@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ from rewire.lab.run import Run
 COMPARED, STARTS = ("set", "rigl", "dsr", "ggr"), {"erk": -0.12, "uniform": 0.12}  # starts: places beside each other
 BESIDE = 0.1  # where the seeds stand beside their mean
 IN_A_ROW = 3  # networks
+DENSE_LINE: dict[str, Any] = {"color": DENSE_LOOK.light, "linewidth": 1.2, "linestyle": "--"}
 LARGE = 15  # points: effects beyond would squeeze the others
 HOLLOW = "hollow: dense tensors (dense, masked)"
 
@@ -65,9 +67,8 @@ def accuracy_figure(study: Study) -> Figure | None:
     figure = Figure(figsize=(min(WIDTH, 4.2 * columns), 0.5 + 2.8 * rows))
     every = figure.subplots(rows, columns, squeeze=False).flat
     dense = dense_accuracies(study)
-    for (title, cells), axes in zip(
-        panels.items(), every, strict=False
-    ):  # panels first: zip then takes no axes too many
+    # The panels come first: zip then takes no axes too many from the iterator.
+    for (title, cells), axes in zip(panels.items(), every, strict=False):
         labels = sorted({label for label, _ in cells}, key=method_position)
         for (label, start), values in cells.items():
             interval, place = mean_interval(values), labels.index(label) + STARTS[start]
@@ -76,7 +77,7 @@ def accuracy_figure(study: Study) -> Figure | None:
             axes.plot([place + BESIDE] * len(values), values, ".", color=colour, markersize=3)
             axes.plot(place, interval.mean, "o", color=colour, markersize=6, markerfacecolor=_face(start, colour))
         if title in dense:
-            axes.axhline(dense[title], color=look_of_label(DENSE_LOOK.label).light, linewidth=1.2, linestyle="--")
+            axes.axhline(dense[title], **DENSE_LINE)
         axes.set_xticks(range(len(labels)), labels)
         axes.set(title=title.replace(", ", "\n"), xlim=(-0.5, len(labels) - 0.5))
         axes.grid(visible=False, axis="x")
@@ -88,7 +89,7 @@ def accuracy_figure(study: Study) -> Figure | None:
     ]
     names = ["from an ERK start", "from a uniform start"]
     if dense:
-        keys.append(Line2D([], [], color=look_of_label(DENSE_LOOK.label).light, linewidth=1.2, linestyle="--"))
+        keys.append(Line2D([], [], **DENSE_LINE))
         names.append("the same network, dense")
     figure.legend(keys, names, loc="outside upper center", ncols=len(keys), fontsize=9)
     return figure

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 CARDS = ROOT / "docs" / "methods"
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("idea.md", "optimizers.md", "scale.md", "shipping.md")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("idea", "optimizers", "packed", "scale", "shipping", "structure")),
     *sorted(CARDS.glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]

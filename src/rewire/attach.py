@@ -242,7 +242,7 @@ def _warn_if_cut(model: nn.Module, weights: Sequence[SelectedWeight], active: Se
     if cut:
         warnings.warn(
             f"no signal passes through this start: it ends in {', '.join(cut)}. Gradients before that are exactly "
-            f"zero, and no method can revive the network. {REMEDY}",
+            f"zero, so only random growth could repair it, by chance. {REMEDY}",
             stacklevel=3,
         )
     return cut is None

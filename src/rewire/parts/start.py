@@ -130,8 +130,8 @@ class Scattered:
 class Connected:
     """First a weight for every output, then one for every input, as far as the budget goes; the rest is scattered.
 
-    At very low densities a scattered start may let no signal through, and no method can repair a network whose
-    gradients are all exactly zero. What small layers need for this is taken from layers that have more.
+    At very low densities a scattered start may let no signal through: gradients are then exactly zero, and growth by
+    gradient has nothing to rank. What small layers need for this is taken from layers that have more.
     """
 
     rule: Rule

@@ -19,6 +19,6 @@ def warn_if_silent(layers: Sequence[StoredLayer], ranks: Ranks) -> None:
     if no_gradient_arrived(layers, ranks):
         warnings.warn(
             "the gradient of every sparse weight is exactly zero at the first step: no signal passes through this "
-            f"start, and no method can revive it. {REMEDY}",
+            f"start, and only random growth could repair it, by chance. {REMEDY}",
             stacklevel=3,
         )

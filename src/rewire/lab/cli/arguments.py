@@ -67,8 +67,8 @@ class Sweep:
     name: Positional[str]
     """The experiment: a name that `rewire experiments` shows, or a function that returns runs (file.py:function)."""
     scale: Literal["demo", "laptop", "workstation", "paper"] | None = None
-    """The size of an experiment of the library: minutes on digits (demo, the default), hours (laptop) or half a day
-    (workstation) on CIFAR-100, or as published."""
+    """The size of an experiment of the library: minutes on digits (demo, the default), hours (laptop) or about
+    a day of one core (workstation) on CIFAR-100, or as published."""
     seeds: int | None = None
     """Carry out every configuration with the seeds 0 to SEEDS - 1."""
     epochs: int | None = None

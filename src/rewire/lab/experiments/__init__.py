@@ -1,7 +1,7 @@
 """Experiments: functions that return the runs of a table or a figure.
 
 Those of the package come at four scales. ``demo``: minutes on two cores, scikit-learn's digits. ``laptop``: hours on
-two cores, a part of the real CIFAR-100 at reduced width and epochs. ``workstation``: half a day on two cores, all of
+two cores, a part of the real CIFAR-100 at reduced width and epochs. ``workstation``: about a day of one core, all of
 CIFAR-100 at quarter width, with the cells that answer the paper's claims. ``paper``: as published, for GPUs.
 """
 

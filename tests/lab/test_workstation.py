@@ -55,12 +55,12 @@ def cells_of_claims():
     return [{**cell, **own} for cell, own in cells]
 
 
-def test_what_claims_rest_on_has_five_seeds_but_for_full_width():
+def test_what_claims_rest_on_has_five_seeds():
     study = Study([], PLAN)
     planned = [(cell, {run.seed for run in study.runs(cell)}) for cell in cells_of_claims()]
     assert len(planned) > 40
     for cell, seeds in planned:
-        assert seeds == set(range(3 if cell["width"] == 1 else 5)), cell
+        assert seeds == set(range(5)), cell
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "drop", "equal-weights", "recovery", "connected", "transformers"])

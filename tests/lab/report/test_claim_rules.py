@@ -45,7 +45,8 @@ def test_a_counts_the_cells_in_which_ggr_leads():
     sparser = {replace(run, sparsity=0.99): value for run, value in by_method(60, 57, 61, (40, 60, 80)).items()}
     cells = [UNIFORM, {**UNIFORM, "sparsity": 0.99}]
     answer = judge(rules.a, by_method(60, 57, 58, 55) | sparser, uniform=cells)
-    notes = [f"above zero in {count} of 2 cells" for count in (2, 1, 1)]  # DSR, RigL, SET
+    counts = ((2, 0), (1, 1), (1, 0))  # DSR, RigL, SET
+    notes = [f"interval above zero in {above} and below in {below} of 2 cells" for above, below in counts]
     assert [one.note for one in answer.effects] == notes
     assert all(note in main_effects(answer) for note in notes)
     assert judge(rules.a, by_method(60, 57, 58, 55), uniform=[UNIFORM]).effects[0].note == ""
@@ -125,10 +126,10 @@ def test_d_the_spread_over_settings():
     }
 
 
-def test_d_no_shortfall_is_possibly_negative():
+def test_d_a_single_shortfall_has_no_interval_but_differences_have():
     answer = shortfalls(rules.d, GROWTHS, (90, 91, 88), (50, 40, (48, 53, 52)))
     (mix,) = (one for one in answer.details if one.name == "here: worst shortfall of the mix")
-    assert (mix.interval.mean, mix.interval.low) == (1, 0)
+    assert (mix.interval.mean, mix.interval.has_width) == (1, False)
     (gap,) = (one for one in answer.details if one.name.endswith("shortfall of gradient growth minus that of the mix"))
     assert gap.interval.low < 0
 

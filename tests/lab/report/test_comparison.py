@@ -6,6 +6,7 @@ import pytest
 from tests.lab.made_up import record
 
 from rewire.lab.report.comparison import Arrangement, comparison_tables, differences
+from rewire.lab.report.render import to_markdown
 from rewire.lab.report.report import report_tables
 from rewire.lab.run import Run
 
@@ -60,7 +61,33 @@ def test_failed_and_unfinished_runs_are_marked():
     assert (rows["GGR"].text, rows["GGR"].n, rows["GGR"].failed) == ("71.00", 2, 1)
     assert rows["SET"].text == "-"
     assert rows["DSR"].text == "·"
-    assert [cells[0].text for _, cells in less.rows] == ["·", "·"]
+    assert [(cells[0].text, cells[0].failed) for _, cells in less.rows] == [("-", 2), ("·", 0)]
+    assert less.caption.endswith("- failed, † failed seeds are excluded. · no finished run.")
+
+
+def test_a_difference_without_failed_seeds_says_so_and_is_never_clear():
+    values = seeds(BASE, 70.1, 5, 72, 71) | seeds(replace(BASE, method="set"), 60, 60.5, 62.2, 61.1)
+    less = comparison_tables(made(values), Arrangement(baseline="set"))[1]
+    ((_, (cell,)),) = less.rows
+    assert (cell.text, cell.n, cell.failed) == ("+9.93", 3, 1)  # 10.1, 9.8, 9.9
+    assert "*" not in cell.spread
+    assert "†" in less.caption
+    assert "†1" in to_markdown(less)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spread"),
+    [
+        ((69, 70.5, 72.1), "0.14*"),  # 1, 1, 0.9: 4.303 * 0.0577 / sqrt(3)
+        ((69, 70.5), ""),  # 1, 1: two seeds that agree
+        ((69, 70.4), "0.64"),  # 1, 1.1: two seeds have an interval and no star
+        ((69, 70.5, 72), ""),  # all the same
+    ],
+)
+def test_a_star_takes_three_seeds_that_differ(theirs, spread):
+    values = seeds(BASE, *(70, 71.5, 73)[: len(theirs)]) | seeds(replace(BASE, method="set"), *theirs)
+    ((_, (cell,)),) = comparison_tables(made(values), Arrangement(baseline="set"))[1].rows
+    assert cell.spread == spread
 
 
 def test_a_dense_reference_has_a_column_of_its_own():

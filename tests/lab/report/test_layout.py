@@ -1,11 +1,13 @@
 """How tables arrange their cells: ranks, and what the headings of columns say."""
 
 from dataclasses import replace
+from math import prod
 
 from tests.lab.made_up import record
 from tests.lab.report.test_tables import CIFAR, ranks
 
 from rewire.lab.report import tables
+from rewire.lab.report.render import to_markdown
 
 
 def test_methods_of_different_recipes_are_not_compared():
@@ -53,3 +55,22 @@ def test_sparsities_of_narrow_networks_name_the_one_that_they_match_where_all_la
         (table,) = tables.table1([record(run, 0.5) for run in runs])
         assert table.columns[0][0] == heading
         assert ("Not so for MobileNetV2 x0.25" in table.caption) == exception
+
+
+def test_a_column_in_which_layers_start_dense_matches_nothing():
+    made = record(replace(CIFAR, model="resnet-18", width=0.25, sparsity=0.6), 0.5)
+    assert tables.table1([made])[0].columns[0][0] == "s=0.6 (matches 0.9)"
+    layers = made.result["layers"]
+    layers[0]["initial_nnz"] = prod(layers[0]["shape"])  # as in many networks at full width too
+    assert tables.table1([made])[0].columns[0][0] == "s=0.6 (matches 0.9)"
+    layers[1]["initial_nnz"] = prod(layers[1]["shape"])
+    assert tables.table1([made])[0].columns[0][0] == "s=0.6"
+
+
+def test_the_caption_says_how_many_seeds_cells_have_that_give_no_n():
+    runs = [replace(CIFAR, method=method, seed=seed) for method in ("set", "rigl", "ggr") for seed in range(3)]
+    (table,) = tables.table1([record(run, 0.5) for run in runs])
+    assert "over 3 seeds." in table.caption
+    (table,) = tables.table1([record(run, 0.5) for run in runs if (run.method, run.seed) != ("ggr", 2)])
+    assert "over 2 to 3 seeds, 3 where no n is given." in table.caption
+    assert "(n=2)" in to_markdown(table)

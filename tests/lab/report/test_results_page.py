@@ -4,6 +4,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from tests.lab.made_up import record
@@ -13,14 +14,15 @@ from rewire.lab.environment import code_commit
 from rewire.lab.experiments.registry import runs_of
 from rewire.lab.experiments.variants import STARVED_METHODS, starved_layer
 from rewire.lab.report import results_page
-from rewire.lab.report.claim_rules import lead_of_ggr
-from rewire.lab.report.claims import CLAIMS
+from rewire.lab.report.claim_rules import lead_of_ggr, method
+from rewire.lab.report.claims import CLAIMS, OPEN_QUESTION
 from rewire.lab.report.findings import (
     CONFIRMED,
     CONTRADICTED,
     NOT_CONFIRMED,
     UNDECIDED,
     Study,
+    accuracy,
     answer,
     difference,
     effect,
@@ -124,12 +126,31 @@ def test_a_cell_of_several_configurations_is_refused():
         study.values({"start": "uniform"})
 
 
+STARVED_RIVALS = {method for method, name in STARVED_METHODS.items() if name != "ggr"}
+
+
+class Asking(Study):
+    """Notes every cell that a rule asks for."""
+
+    def values(self, cell, measure=accuracy):
+        self.asked.append(cell)
+        return super().values(cell, measure)
+
+    def progress(self, cells):
+        self.asked += cells
+        return super().progress(cells)
+
+
 @pytest.mark.parametrize("scale", list(LAYOUTS))
-def test_every_claim_has_runs_in_the_plan(scale):
-    study = Study([], runs_of("evidence", scale))
-    for claim, found in results_page.answers_of(study, scale):
-        assert found.verdict == UNDECIDED, claim.key
-        assert found.planned > 0, claim.key
+def test_every_cell_that_a_claim_asks_for_is_planned(scale):
+    study = Asking([], runs_of("evidence", scale))
+    for claim in (*CLAIMS, OPEN_QUESTION):
+        study.asked = []
+        found = claim.judge(study, LAYOUTS[scale])
+        assert (found.verdict, found.done) == (UNDECIDED, 0)
+        assert study.asked
+        unplanned = {cell.get("method") for cell in study.asked if not study.runs(cell)}
+        assert unplanned <= STARVED_RIVALS, claim.key  # shown on the digits alone
 
 
 @pytest.mark.parametrize("scale", list(LAYOUTS))
@@ -143,6 +164,8 @@ def test_the_page_of_a_finished_study_has_a_verdict_for_every_claim(scale):
     assert [claim.key for claim, found in answers if found.verdict == UNDECIDED or found.done < found.planned] == []
     text = results_page.results_page(study, answers, scale, DOCS / "results" / "none.jsonl", {})
     assert f"**{len(plan)} of {len(plan)} planned runs are done**" in text
+    assert "so far (" not in text
+    assert ("outstanding" in text) == (scale == "demo")  # which leaves sections out
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         rows = [line.split(" | ") for line in table.splitlines()]
         assert len({len(row) for row in rows}) == 1
@@ -206,6 +229,24 @@ def test_the_stored_page_is_what_the_stored_runs_give(tmp_path):
     page.write_text(results_page.results_page(study, answers, "workstation", source, figures))
     stored = (DOCS / "results.md").read_text()
     assert page.read_text() == stored, "run: rewire report docs/results/evidence.jsonl --page docs/results.md"
+
+
+def empty_neurons(record):
+    layers = record.result["layers"]
+    return 100 * sum(layer["empty_neurons"] for layer in layers) / sum(layer["neurons"] for layer in layers)
+
+
+def test_claim_f_is_asked_where_neurons_are_left_empty():
+    layout = LAYOUTS["workstation"]
+    study = results_page.study_of(read_runs(DOCS / "results" / "evidence.jsonl"), "workstation")
+
+    def most(cell):
+        """The largest share of empty neurons in percent that a method leaves."""
+        of_methods = [study.values(method(cell, name), empty_neurons) for name in ("ggr", "dsr", "rigl", "set")]
+        return max(fmean(values.values()) for values in of_methods)
+
+    assert all(most(cell) >= 1 for cell in layout.emptiness)
+    assert all(most(cell) < 1 for cell in layout.emptiness_beside)
 
 
 def test_commits_of_stored_runs_are_in_the_history_or_are_said_not_to_be():

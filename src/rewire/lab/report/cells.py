@@ -3,7 +3,8 @@
 A seed below the failure line never enters a mean without a mark, and a cell without a finished run stays empty.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -104,6 +105,12 @@ def cell_of(good: Mapping[int, float], bad: Mapping[int, float], left: int, form
     spread = "" if std is None else f"{std:{form}}"
     note = "; ".join([f"mean {mean:{form}}, std {spread or 'unknown'}, n = {len(values)}: {listed[0]}", *notes])
     return Cell(f"{mean:{form}}", mean, std, len(values), values, tuple(good), len(bad), note=note, spread=spread)
+
+
+def usual_seeds(cells: Iterable[Cell]) -> int:
+    """The number of seeds that most cells have: those with another one say so."""
+    counts = Counter(cell.n for cell in cells if cell.n)
+    return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
 NO_RUN = Cell(EMPTY, note="no such run")

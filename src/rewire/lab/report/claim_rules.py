@@ -20,7 +20,7 @@ from rewire.lab.report.findings import (
 from rewire.lab.report.looks import setting
 from rewire.lab.report.questions import Layout
 from rewire.lab.report.shortfalls import Shortfalls
-from rewire.lab.report.statistics import in_percent, mean_interval, share_interval
+from rewire.lab.report.statistics import ENOUGH_SEEDS, in_percent, mean_interval, share_interval
 from rewire.lab.report.tables.table4 import EMPTINESS
 from rewire.lab.results import Record
 
@@ -56,10 +56,12 @@ def lead_of_ggr(study: Study, cells: Sequence[Cell]) -> Answer:
 
 
 def count_of_leads(gaps: Sequence[BySeed]) -> str:
-    """In how many of several cells the interval is above zero: one cell with a wide interval hides the others' mean."""
-    intervals = [mean_interval(list(gap.values())) for gap in gaps if len(gap) > 1]
-    above = sum(interval.low > 0 for interval in intervals)
-    return f"above zero in {above} of {len(intervals)} cells" if len(intervals) > 1 else ""
+    """In how many of several cells the interval is above or below zero: one wide interval hides the others' mean."""
+    intervals = [mean_interval(list(gap.values())) for gap in gaps if len(gap) >= ENOUGH_SEEDS]
+    above, below = sum(one.low > 0 for one in intervals), sum(one.high < 0 for one in intervals)
+    if len(intervals) < 2:
+        return ""
+    return f"interval above zero in {above} and below in {below} of {len(intervals)} cells"
 
 
 def where_if_single(cells: Sequence[Cell]) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from rewire._lookup import choose
 from rewire.lab.labels import describe
@@ -11,7 +11,7 @@ from rewire.lab.names import DENSE_LOOK
 from rewire.lab.report.cells import EMPTY, FAILED, NO_RUN, Cell, Table, cell_of, failure_line
 from rewire.lab.report.groups import SPARSE_ONLY, distinct, method_name, setting, without_unused
 from rewire.lab.report.looks import label_of, method_position, start_position
-from rewire.lab.report.statistics import mean_interval, paired_difference
+from rewire.lab.report.statistics import ENOUGH_SEEDS, mean_interval, paired_difference
 from rewire.lab.results import Record
 from rewire.lab.run import Run
 from rewire.parts.start import start_label
@@ -90,7 +90,16 @@ def _divide(runs: Sequence[Run], arrangement: Arrangement) -> tuple[list[str], l
     return rows, columns, others
 
 
-Values = dict[Key, dict[Key, tuple[dict[int, float], dict[int, float], int]]]  # good and failed by seed, unfinished
+@dataclass
+class Outcomes:
+    """The accuracies of one configuration by seed, those of failed runs apart, and how many runs are not finished."""
+
+    good: dict[int, float] = field(default_factory=dict)
+    failed: dict[int, float] = field(default_factory=dict)
+    unfinished: int = 0
+
+
+Values = dict[Key, dict[Key, Outcomes]]  # by row and column
 
 
 def _values(members: dict[Run, Record], rows: Sequence[str], columns: Sequence[str]) -> Values:
@@ -98,13 +107,13 @@ def _values(members: dict[Run, Record], rows: Sequence[str], columns: Sequence[s
     for run, record in sorted(members.items(), key=lambda item: _order(item[0], rows)):
         row = tuple(_words(run, name) for name in rows)
         column = tuple(_words(run, name) for name in columns if not (run.is_dense and name in SPARSE_ONLY))
-        good, bad, unfinished = values[row].setdefault(column, ({}, {}, 0))
+        outcomes = values[row].setdefault(column, Outcomes())
         if record.result is None:
-            values[row][column] = (good, bad, unfinished + 1)
+            outcomes.unfinished += 1
             continue
         accuracy = record.result["accuracy"]
         passed = accuracy >= failure_line(record.result["classes"])
-        (good if passed else bad)[run.seed] = 100 * accuracy
+        (outcomes.good if passed else outcomes.failed)[run.seed] = 100 * accuracy
     return values
 
 
@@ -159,7 +168,7 @@ def _differences(
     name = " ".join(reference)
     caption = (
         f"Accuracy minus that of {name}, in percentage points, seed by seed: mean ± half of its 95 % interval (t). "
-        "* The interval excludes zero."
+        f"* The interval excludes zero, over {ENOUGH_SEEDS} seeds or more; one in twenty does by chance."
     )
     return [_table(f"differences{suffix}", f"Difference from {name}", caption, where, rows, keys, tuple(cells))]
 
@@ -182,25 +191,27 @@ def _table(
     return Table(name, f"{title}, {where}" if where else title, " ".join([caption, *notes]), stubs, headings, cells)
 
 
-def _mean_cell(values: tuple[dict[int, float], dict[int, float], int] | None) -> Cell:
-    if values is None:
+def _mean_cell(outcomes: Outcomes | None) -> Cell:
+    if outcomes is None:
         return NO_RUN
-    cell = cell_of(*values, ".2f")
+    cell = cell_of(outcomes.good, outcomes.failed, outcomes.unfinished, ".2f")
     interval = mean_interval(cell.values) if cell.n > 1 else None
     return replace(cell, spread=f"{interval.half_width:.2f}") if interval is not None else cell
 
 
-def _difference_cell(
-    ours: tuple[dict[int, float], dict[int, float], int] | None,
-    theirs: tuple[dict[int, float], dict[int, float], int] | None,
-) -> Cell:
-    interval = paired_difference(ours[0], theirs[0]) if ours is not None and theirs is not None else None
+def _difference_cell(ours: Outcomes | None, theirs: Outcomes | None) -> Cell:
+    """The difference over the seeds that succeeded in both; seeds that failed in either are counted."""
+    if ours is None or theirs is None:
+        return NO_RUN
+    failed = len((ours.failed.keys() & (theirs.good | theirs.failed)) | (theirs.failed.keys() & ours.good))
+    interval = paired_difference(ours.good, theirs.good)
     if interval is None:
-        return Cell(EMPTY, note="no seed that both have finished")
-    mark = "*" if interval.excludes_zero else ""
+        note = "every seed that both have finished failed in one" if failed else "no seed that both have finished"
+        return Cell(FAILED if failed else EMPTY, failed=failed, note=note)
+    clear = interval.excludes_zero and interval.has_width and interval.n >= ENOUGH_SEEDS and not failed
     note = f"mean {interval.mean:+.2f}, 95 % interval {interval.low:+.2f} to {interval.high:+.2f}, n = {interval.n}"
-    spread = f"{interval.half_width:.2f}{mark}" if interval.n > 1 else ""
-    return Cell(f"{interval.mean:+.2f}", interval.mean, None, interval.n, note=note, spread=spread)
+    spread = f"{interval.half_width:.2f}{'*' * clear}" if interval.has_width else ""
+    return Cell(f"{interval.mean:+.2f}", interval.mean, None, interval.n, failed=failed, note=note, spread=spread)
 
 
 def _words(run: Run, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rewire.lab.references import is_reference
 from rewire.lab.report.groups import without_unused
-from rewire.lab.report.statistics import LEVEL, Interval, at_level, mean_interval
+from rewire.lab.report.statistics import ENOUGH_SEEDS, LEVEL, Interval, at_level, mean_interval
 from rewire.lab.results import Record
 from rewire.lab.run import Run
 
@@ -18,7 +18,6 @@ Measure = Callable[[Record], float | None]  # None: the run does not have it
 BySeed = dict[int, float]
 
 POINTS = "points"  # of accuracy
-ENOUGH_SEEDS = 3  # of every effect: a verdict is given while more are outstanding
 FEWEST_SEEDS = 2  # of every effect, if no more are planned: one seed has no interval
 TABULATED = ("model", "width", "method", "sparsity", "start", "growth", "scope", "store", "seed")  # what tables vary
 CONFIRMED, NOT_CONFIRMED, CONTRADICTED, UNDECIDED = "confirmed", "not confirmed", "contradicted", "undecided"

@@ -4,10 +4,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import prod
 
 from rewire.lab.models.registry import MODELS
 from rewire.lab.names import DENSE_LOOK
-from rewire.lab.report.cells import EMPTY, FAILED, NO_RUN, Cell, Heads, Read, Table, accuracy, average, failure_line
+from rewire.lab.report.cells import (
+    EMPTY,
+    FAILED,
+    NO_RUN,
+    Cell,
+    Heads,
+    Read,
+    Table,
+    accuracy,
+    average,
+    failure_line,
+    usual_seeds,
+)
 from rewire.lab.report.cells import measured as measured_cell
 from rewire.lab.report.groups import Column, Entry, entries
 from rewire.lab.report.looks import method_position, start_position
@@ -101,8 +114,8 @@ def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
 
     Two networks have as many connections per neuron if the density times the width is the same.
     """
-    sparsity = column[0]
-    in_column = [entry for entry in used if entry.column == column and _scales_evenly(entry)]
+    sparsity, own = column[0], [entry for entry in used if entry.column == column and _scales_evenly(entry)]
+    in_column = [entry for entry in own if not _has_dense_layers(entry)]
     widths = {record.run.width for entry in in_column for record in entry.records}
     full = round(1 - (1 - sparsity) * min(widths, default=1.0), 6)
     narrow = len(widths) == 1 and min(widths) < 1
@@ -113,18 +126,27 @@ def _scales_evenly(entry: Entry) -> bool:
     return all((network := MODELS.get(r.run.model)) is None or network.scales_evenly for r in entry.records)
 
 
+def _has_dense_layers(entry: Entry) -> bool:
+    """Whether a layer behind the first starts dense: then its neurons have fewer connections than at full width."""
+    layers = [layer for r in entry.records if r.result is not None for layer in r.result["layers"][1:]]
+    return any(layer["initial_nnz"] == prod(layer["shape"]) for layer in layers)
+
+
 def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell]], ranked: int) -> Table:
     """The table with its rows, the best of its first columns ranked, and a caption that counts what is missing."""
     cells = [cell for row in rows.values() for cell in row]
     runs, seeds = [record for entry in used for record in entry.records], sorted({len(entry.records) for entry in used})
     left, empty = sum(record.result is None for record in runs), sum(cell.text == EMPTY for cell in cells)
     lines = sorted({100 * failure_line(record.result["classes"]) for record in runs if record.result is not None})
-    spread = f"Mean ± standard deviation over {' to '.join(map(str, seeds[:: len(seeds) - 1 or 1]))} seeds."
+    usual = f", {usual_seeds(cells)} where no n is given" if len({cell.n for cell in cells if cell.n}) > 1 else ""
+    spread = f"Mean ± standard deviation over {' to '.join(map(str, seeds[:: len(seeds) - 1 or 1]))} seeds{usual}."
     caption = [table.caption, spread if seeds[-1] > 1 else "One seed: no spread is known."]
     failures = f"{FAILED} failed: below {' or '.join(f'{line:g} %' for line in lines)} accuracy."
     caption += [failures] * any(cell.failed for cell in cells)
     caption += ["† failed seeds, excluded from the mean."] * any(cell.failed and cell.n for cell in cells)
-    caption += [f"{EMPTY} no finished run: {empty} of {len(cells)} cells."] * bool(empty)
+    caption += [f"{EMPTY} no finished run: {empty} of {len(cells)} cells." if left else f"{EMPTY} not run."] * bool(
+        empty
+    )
     caption += [f"{left} of {len(runs)} runs are not finished."] * bool(left)
     with_ranks = (
         (heads, tuple(_ranked(heads, i, rows, ranked) for i in range(len(row)))) for heads, row in rows.items()

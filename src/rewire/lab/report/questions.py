@@ -23,7 +23,7 @@ class Layout:
     both: Sequence[Cell]  # b: networks and sparsities that have both starts
     extreme: Cell  # c: the network that is hardest to train, from ERK
     ablation: Mapping[str, Sequence[Cell]]  # d and e: groups of settings
-    emptiness: Sequence[Cell]  # f: where methods leave neurons empty
+    emptiness: Sequence[Cell]  # f: where some method leaves a hundredth of the neurons empty, or more
     emptiness_beside: Sequence[Cell]  # f: shown beside it, without a part in the verdict
     drop: Sequence[Cell]  # g
     low: Sequence[Cell]  # h: many weights, from ERK
@@ -75,8 +75,13 @@ LAYOUTS = {
         both=[_HIGH, _MIDDLE],
         extreme=network(ws.MOBILENET, ws.HIGH, start="erk"),
         ablation={"VGG16 on CIFAR-100": starts(_HIGH), "digits": _DIGITS},
-        emptiness=[network(ws.MOBILENET, ws.HIGH, start="erk"), _FULL],
-        emptiness_beside=[*starts(_HIGH), *starts(_MIDDLE)],
+        emptiness=[
+            network(ws.MOBILENET, ws.HIGH, start="erk"),
+            network(ws.RESNET, ws.HIGH, start="uniform"),
+            {**_HIGH, "start": "uniform"},
+            _FULL,
+        ],
+        emptiness_beside=[{**_HIGH, "start": "erk"}, *starts(_MIDDLE)],
         drop=starts(_HIGH),
         low=[network(ws.RESNET, ws.LOW, start="erk")],
         failing=_FULL,

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import groupby
@@ -12,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rewire.lab.report.cells import Cell, Heads, Table
+from rewire.lab.report.cells import Cell, Heads, Table, usual_seeds
 
 CIRCLED, COLOURS = {1: " ①", 2: " ②", 3: " ③"}, {1: "bold green", 2: "cyan", 3: "yellow"}
 RANKS = "the best three of each block and column"
@@ -120,9 +119,8 @@ def shown(cell: Cell, usual: int = 0) -> str:
 
 
 def usual(table: Table) -> int:
-    """The number of seeds that most cells have."""
-    counts = Counter(cell.n for _, cells in table.rows for cell in cells if cell.n)
-    return max(counts, key=lambda n: (counts[n], n), default=0)
+    """The number of seeds that most cells of a table have."""
+    return usual_seeds(cell for _, cells in table.rows for cell in cells)
 
 
 def tex(text: str) -> str:

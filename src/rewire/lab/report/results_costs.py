@@ -30,7 +30,16 @@ def dense_section(study: Study) -> str:
         "and seconds of a whole training, as parts of the dense one's; seconds are of runs on the same processor, with "
         "packed weights.\n"
     )
-    heads = ["network", "sparsity", "accuracy [%]", "minus dense", "95 % interval", "seeds", "multiply-adds", "seconds"]
+    heads = [
+        "network",
+        "sparsity",
+        "accuracy of these seeds [%]",
+        "minus dense",
+        "95 % interval",
+        "seeds",
+        "multiply-adds",
+        "seconds",
+    ]
     return "\n".join([title, about, *markdown(heads, rows, 2)]) + "\n"
 
 
@@ -64,7 +73,7 @@ def _share_of_seconds(group: Iterable[Record], dense: Iterable[Record], cpus: It
     for cpu in cpus:
         ours, theirs = seconds_on(cpu, group), seconds_on(cpu, dense)
         if sum(ours) and sum(theirs):
-            return f"{fmean(ours) / fmean(theirs):.2f}"
+            return f"{fmean(ours) / fmean(theirs):.1f}"
     return "·"
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from rewire.lab.report.cells import EMPTY
 from rewire.lab.report.statistics import Interval
 
-ROUNDING = 1e-9  # what is left of a spread of zero
 OUTSTANDING = "Undecided: runs outstanding.\n"
 
 
@@ -22,7 +21,7 @@ def number(value: float, *, signed: bool = True) -> str:
 
 def range_text(interval: Interval, *, signed: bool = True) -> str:
     """The bounds of an interval; a dot where it has none, or where all seeds gave the same."""
-    if not interval.high - interval.low > ROUNDING:
+    if not interval.has_width:
         return EMPTY
     return f"{number(interval.low, signed=signed)} to {number(interval.high, signed=signed)}"
 

@@ -121,7 +121,7 @@ def _by_verdict(answers: Sequence[tuple[Claim, Answer]]) -> str:
     so_far = "" if all(answer.done == answer.planned for _, answer in answers) else ", so far"
     return (
         f"Of {len(answers)} statements taken from the paper{so_far}: {'; '.join(counts)}. They are asked in a smaller "
-        'setting than the paper\'s, and "not confirmed" often means too few seeds to tell: [how to read this '
+        'setting than the paper\'s, and "not confirmed" does not mean that there is no effect: [how to read this '
         "page](#how-to-read-this-page).\n"
     )
 

@@ -1,12 +1,13 @@
 """Which growth is steadier: how far each falls behind the best one of a setting, in the setting where that is worst."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
 from rewire.lab.report.findings import Answer, BySeed, Cell, Effect, Study, answer
 from rewire.lab.report.results_format import number, range_text
-from rewire.lab.report.statistics import jackknife_interval
+from rewire.lab.report.statistics import Interval, jackknife_interval
 
 Setting = Mapping[str, BySeed]  # by variant
 Statistic = Callable[[Sequence[Setting], str, Sequence[int]], float]  # of one variant in several settings
@@ -90,9 +91,9 @@ class Shortfalls:
         return Effect(name, jackknife_interval(difference_of, seeds), above=above)
 
     def _worst(self, where: str, name: str) -> Effect | None:
+        """Without an interval: of a maximum that noise alone pushes up, none covers what it should."""
         settings = self.groups[where]
         if not (seeds := common_seeds(settings)):
             return None
-        interval = jackknife_interval(lambda chosen: worst_shortfall(settings, name, chosen), seeds)
-        possible = replace(interval, low=max(interval.low, 0.0))  # of a quantity that is never negative
-        return Effect(f"{where}: worst shortfall of {self.names[name]}", possible, signed=False)
+        interval = Interval(worst_shortfall(settings, name, seeds), math.nan, math.nan, len(seeds))
+        return Effect(f"{where}: worst shortfall of {self.names[name]}", interval, signed=False)

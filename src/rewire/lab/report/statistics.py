@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 LEVEL = 0.95
+ENOUGH_SEEDS = 3  # before a difference counts as one: two that agree by chance have an interval without width
+ROUNDING = 1e-9  # what is left of a spread of zero
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Interval:
     def half_width(self) -> float:
         """Half the length of the interval: the number behind ``±``."""
         return (self.high - self.low) / 2
+
+    @property
+    def has_width(self) -> bool:
+        """Whether there are several seeds, and not all of them gave the same."""
+        return self.high - self.low > ROUNDING
 
     @property
     def excludes_zero(self) -> bool:

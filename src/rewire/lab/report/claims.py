@@ -69,8 +69,8 @@ CLAIMS = (
         "Methods that redistribute weights leave more empty neurons and smaller networks.",
         "A reading of table 4, at 97 %: VGG16 from ERK has 57.1 and 61.8 % empty neurons after DSR and GGR, 31.9 and "
         "49.6 % after SET and RigL; but RigL makes the smallest MobileNetV2.",
-        f"{COMMON} It is asked in the cells where some method leaves at least 1 % of the neurons empty; the others stand "
-        "beside it.",
+        f"{COMMON} It is asked in the cells where some method leaves at least 1 % of the neurons empty; the others "
+        "stand beside it.",
         rules.f,
     ),
     Claim(
@@ -84,8 +84,8 @@ CLAIMS = (
         "h",
         "At 90 % from ERK, large networks prefer SET.",
         "SET is the first of four for VGG16 and ResNet-18 in table 1.",
-        f"{COMMON} SET is compared with GGR alone. At quarter width ERK makes 13 of ResNet-18's 21 layers dense, at full "
-        "width 4, so this setting is easier than the paper's.",
+        f"{COMMON} SET is compared with GGR alone. At quarter width ERK makes 13 of ResNet-18's 21 layers dense, at "
+        "full width 4, so this setting is easier than the paper's.",
         rules.h,
     ),
     Claim(

@@ -25,8 +25,8 @@ EMPTINESS: Measures = {
 def table4(records: Iterable[Record]) -> list[Table]:
     """Accuracy, empty neurons and inputs, and parameters left without them; one table per data set and sparsity."""
     about = (
-        "Empty neurons and inputs (channels of convolutions) after training on {} at s={:g}, those of failed runs included. "
-        "*Dense parameters that remain when both are removed."
+        "Empty neurons and inputs (channels of convolutions) after training on {} at s={:g}, those of failed runs "
+        "included. *Dense parameters that remain when both are removed."
     )
     title = "Table 4: empty neurons and inputs on {}, s={:g}"
     return measures_by_start("table4", title, about, EMPTINESS, compared(records, without=ONLY_ABLATION))

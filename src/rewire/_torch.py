@@ -77,6 +77,11 @@ def has_hooks(module: nn.Module) -> bool:
     return has_own_hooks(module) or any(GLOBAL_HOOKS)
 
 
+def is_intercepted(module: nn.Module) -> bool:
+    """Whether a call does more than the class's ``forward``: hooks, or a ``forward`` that was put on this one module."""
+    return has_hooks(module) or "forward" in module.__dict__
+
+
 def forward_pre_hooks(module: nn.Module) -> dict[Any, Any]:
     """The functions that are called before ``forward``, by key; those that torch registers have numbers."""
     return module._forward_pre_hooks

@@ -72,6 +72,50 @@ def test_a_hook_sees_what_its_module_returns():
     torch.testing.assert_close(again, fused, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_forward_that_was_put_on_one_module_runs(training):
+    """As Accelerate's hooks and some adapters do it."""
+    model = chain().train(training)
+    sparse(model)
+    x = torch.randn(6, 3, 8, 8)
+    model(x)
+    for index, module in enumerate(model):
+        calls, forward = [], module.forward
+
+        def counting(*args, calls=calls, forward=forward):
+            calls.append(1)
+            return forward(*args)
+
+        module.forward = counting
+        model(x)
+        del module.forward
+        assert calls == [1], f"{index}: {type(module).__name__}"
+
+
+@pytest.mark.parametrize("changed", [{}, {"track_running_stats": False}, {"momentum": None}, {"momentum": 0.5}])
+@pytest.mark.parametrize("without", ["", "num_batches_tracked"])
+@pytest.mark.parametrize("train", [True, False])
+def test_settings_that_a_batch_norm_gets_later_count(changed, without, train):
+    """Adversarial training switches ``track_running_stats``; in chains, in pairs and alone it is what torch does."""
+    model = chain()
+    sparse(model)
+    plain = rewire.to_dense(model)
+    for one in (model, plain):
+        one.train(train)
+        for module in one.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for name, value in changed.items():
+                    setattr(module, name, value)
+                if without:
+                    setattr(module, without, None)
+    for _ in range(3):
+        x = torch.randn(10, 3, 8, 8)
+        torch.testing.assert_close(model(x), plain(x), rtol=1e-3, atol=1e-3)
+    ours, theirs = (dict(one.named_buffers()) for one in (model, plain))
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-3)
+
+
 def test_modules_called_alone_are_themselves():
     model = chain()
     sparse(model)

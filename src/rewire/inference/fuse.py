@@ -6,7 +6,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rewire._torch import has_hooks, parameters_of
+from rewire._torch import is_intercepted, parameters_of
 from rewire.inference.nodes import modules_called_once, node_relu_limit, only_user
 from rewire.nn.coverage import has_own_forward
 from rewire.nn.hwcn import HwcnBatchNorm2d, HwcnLinear, add_relu
@@ -28,7 +28,7 @@ def fold_batch_norm(model: fx.GraphModule) -> None:
         conv, batch_norm = model.get_submodule(str(node.target)), model.get_submodule(str(user.target))
         if not isinstance(conv, nn.Conv2d) or has_own_forward(type(conv)) or "weight" not in parameters_of(conv):
             continue
-        if has_hooks(conv) or has_hooks(batch_norm):
+        if is_intercepted(conv) or is_intercepted(batch_norm):
             continue
         if type(batch_norm) is nn.BatchNorm2d and batch_norm.track_running_stats:
             folded = fuse_conv_bn_eval(conv, batch_norm)
@@ -40,7 +40,7 @@ def fuse_relu(model: fx.GraphModule) -> None:
     """In place: let packed layers apply the ReLU behind them, if nothing else, such as a hook, reads their output."""
     for node in modules_called_once(model):
         layer, user = model.get_submodule(str(node.target)), only_user(node)
-        if not isinstance(layer, Packed) or layer.runs_users_forward or has_hooks(layer) or user is None:
+        if not isinstance(layer, Packed) or layer.runs_users_forward or is_intercepted(layer) or user is None:
             continue
         relu_limit = node_relu_limit(model, user)
         if relu_limit >= 0:
@@ -81,8 +81,8 @@ def _returns_new_memory(model: fx.GraphModule, node: fx.Node) -> bool:
         return False
     module = model.get_submodule(str(node.target))
     if isinstance(module, Packed):
-        return not module.runs_users_forward and not has_hooks(module)
-    return type(module) in _WITH_NEW_OUTPUT and not has_hooks(module) and "forward" not in module.__dict__
+        return not module.runs_users_forward and not is_intercepted(module)
+    return type(module) in _WITH_NEW_OUTPUT and not is_intercepted(module)
 
 
 def _replace(graph: fx.Graph, node: fx.Node, replacement: fx.Node) -> None:

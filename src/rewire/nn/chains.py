@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import has_hooks
+from rewire._torch import is_intercepted
 from rewire.kernels.batch.chain import StageTensors, run_chain
 from rewire.kernels.batch.chain_plan import Stage, chain_shapes
 from rewire.kernels.eligibility import is_eager, runs_native
@@ -57,7 +57,7 @@ class ModuleChain:
         """The output in training mode; ``None`` where the modules have to run one by one."""
         if not _is_batch(x) or not all(stage.can_run() for stage in self.stages):
             return None
-        if any(has_hooks(module) or "forward" in module.__dict__ for module in self.modules):
+        if any(is_intercepted(module) for module in self.modules):
             return None
         stages = tuple(stage.stage() for stage in self.stages)
         try:
@@ -66,10 +66,7 @@ class ModuleChain:
             return None
         y, moments = run_chain(x, stages, [stage.tensors() for stage in self.stages])
         for stage, (mean, variance), (_, height, width) in zip(self.stages, moments, shapes.before_norm, strict=True):
-            norm = stage.norm
-            if norm.running_mean is not None and norm.running_var is not None:
-                count = float(len(x) * height * width)
-                norm.update_running_moments(norm.running_mean, norm.running_var, mean, variance, count)
+            stage.norm.update_running_moments(mean, variance, float(len(x) * height * width))
         return y
 
 

@@ -8,7 +8,8 @@ In a Sequential the output of a module goes to the next module and nowhere else,
 - batch norm, the ReLU behind it and the 2x2 max pooling behind that;
 - a packed layer and the ReLU behind it; a linear layer of sequences also with GELU or SiLU.
 
-A forward or backward hook would notice that its module is not called: fusion is skipped for modules with hooks.
+A hook would notice that its module is not called, and a ``forward`` that was put on one module would not run: fusion is
+skipped for both.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import has_hooks
+from rewire._torch import is_intercepted
 from rewire.kernels.batch.activation import Activation, Kind
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import is_eager, runs_native
@@ -44,7 +45,7 @@ class HwcnSequential(nn.Sequential):
 def _run_group(modules: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, int]:
     """The output of the longest group that begins with the first module, and the number of modules in it."""
     first, following = modules[0], modules[1:]
-    if not isinstance(x, Tensor) or not is_eager(x) or has_hooks(first):
+    if not isinstance(x, Tensor) or not is_eager(x) or is_intercepted(first):
         return first(x), 1
     if isinstance(first, Packed) and first.runs_users_forward:
         return first(x), 1
@@ -88,7 +89,7 @@ def _run_conv_and_norm(
     norm_fits = (
         batch_norm.affine and batch_norm.num_features == channels and runs_native(conv.weight_values, batch_norm.weight)
     )
-    if not (batched and norm_fits and batch_norm.uses_batch_moments and not has_hooks(batch_norm)):
+    if not (batched and norm_fits and batch_norm.uses_batch_moments and not is_intercepted(batch_norm)):
         return conv(x), 1
     moments = x.new_empty(channels), x.new_empty(channels)
     activation = conv.forward_fused(x, conv.relu_limit, moments)
@@ -108,13 +109,13 @@ def _run_norm(
 
 def _is_2x2_max_pool(module: nn.Module, height: int, width: int) -> bool:
     """Whether a module takes the maximum of every 2x2 pixels, with no row or column left over."""
-    if type(module) is not HwcnMaxPool2d or has_hooks(module) or height % 2 or width % 2:
+    if type(module) is not HwcnMaxPool2d or is_intercepted(module) or height % 2 or width % 2:
         return False
     return has_pool_kernel(module) and pool_window(module) == [2, 2, 2, 2, 0, 0]
 
 
 def leading_activation(modules: Sequence[nn.Module]) -> Activation | None:
-    """The activation function that comes first, if a token-major linear layer can apply it and it has no hooks.
+    """The activation function that comes first, if a token-major linear layer can apply it and nothing intercepts it.
 
     >>> leading_activation([nn.GELU(approximate="tanh")])
     Activation(kind=<Kind.GELU_TANH: 3>, limit=inf)
@@ -122,7 +123,7 @@ def leading_activation(modules: Sequence[nn.Module]) -> Activation | None:
     relu_limit = leading_relu_limit(modules)
     if relu_limit >= 0:
         return Activation(Kind.RELU, relu_limit)
-    first = modules[0] if modules and not has_hooks(modules[0]) else None
+    first = modules[0] if modules and not is_intercepted(modules[0]) else None
     if type(first) is nn.GELU:
         return Activation(Kind.GELU if first.approximate == "none" else Kind.GELU_TANH)
     return Activation(Kind.SILU) if type(first) is nn.SiLU else None

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rewire._torch import has_hooks
+from rewire._torch import is_intercepted
 from rewire.kernels.batch import norm, pooling, relu
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import is_eager, runs_native
@@ -53,20 +53,21 @@ class HwcnBatchNorm2d(nn.BatchNorm2d):
             y, (mean, variance) = norm.batch_norm(x, self.weight, self.bias, self.eps, relu_limit, moments, max_pool)
         else:
             y, mean, variance = norm.operator(x, self.weight, self.bias, self.eps)
-        if self.running_mean is not None and self.running_var is not None:
-            self.update_running_moments(self.running_mean, self.running_var, mean, variance, x.numel() / x.shape[1])
+        self.update_running_moments(mean, variance, x.numel() / x.shape[1])
         return y
 
     @torch.no_grad()
-    def update_running_moments(
-        self, running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: float
-    ) -> None:
-        """Move the running moments towards those of a batch with ``count`` numbers per channel."""
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        running_mean.lerp_(mean, momentum)
-        running_var.lerp_(variance * (count / (count - 1)), momentum)  # torch keeps the unbiased variance
+    def update_running_moments(self, mean: Tensor, variance: Tensor, count: float) -> None:
+        """Move the running moments towards those of a batch with ``count`` numbers per channel, as torch does."""
+        if not (self.training and self.track_running_stats):
+            return
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        if self.running_mean is not None and self.running_var is not None:
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), momentum)  # torch keeps the unbiased variance
 
     def _normalize_by_running_moments(self, x: Tensor) -> Tensor:
         assert self.running_mean is not None
@@ -183,12 +184,12 @@ def _share_layout(x: object, other: object) -> bool:
 
 
 def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
-    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if it has hooks.
+    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if something intercepts it.
 
     >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
     (6.0, -1.0)
     """
-    kind = type(modules[0]) if modules and not has_hooks(modules[0]) else None
+    kind = type(modules[0]) if modules and not is_intercepted(modules[0]) else None
     if kind in (nn.ReLU, HwcnReLU):
         return math.inf
     return 6.0 if kind in (nn.ReLU6, HwcnReLU6) else NO_RELU

@@ -18,6 +18,7 @@ from rewire.kernels.batch import ops
 from rewire.kernels.batch.norm import Moments
 from rewire.kernels.eligibility import runs_native
 from rewire.kernels.geometry import Geometry, Pair, to_hwcn
+from rewire.model.loaded_topology import refuse_impossible
 from rewire.model.state_names import mask_name, positions_name
 from rewire.nn.backward_record import BackwardRecord
 from rewire.nn.coverage import packable_weight
@@ -141,7 +142,9 @@ class Packed(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take on the topology of the checkpoint, packed or masked, whatever its number of weights."""
-        weight = prefix + self.weight_name
+        weight, error_messages = prefix + self.weight_name, args[-1]
+        own = {weight: self.weight_values.detach(), positions_name(weight): self.weight_positions}
+        refuse_impossible(state_dict, weight, self.dense_shape, own, error_messages)
         values, mask = state_dict.get(weight), state_dict.pop(mask_name(weight), None)
         if mask is not None and values is not None:
             positions = where_true(mask)
@@ -150,12 +153,16 @@ class Packed(nn.Module):
         loaded = state_dict.get(positions_name(weight))
         if values is not None and loaded is None and values.shape == self.dense_shape:  # of a dense model
             state_dict[weight] = values = take(values, self.weight_positions.long())
-        if values is not None and loaded is not None and len(values) != len(self.weight_values):
+        if values is not None and loaded is not None and not self._has_positions(loaded):
+            # New memory even for as many values: an older state_dict may still hold the old values.
             resize(self.weight_values, torch.empty(len(values), dtype=self.weight_values.dtype))
         if loaded is not None:  # the old positions are kept: by them the store rearranges the optimizer's state
             device = self.weight_positions.device
             self.weight_positions = torch.empty_like(loaded, dtype=position_dtype(self.geometry), device=device)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _has_positions(self, positions: Tensor) -> bool:
+        return torch.equal(self.weight_positions.long(), positions.long().to(self.weight_positions.device))
 
 
 def weight_parameter(layer: nn.Module) -> nn.Parameter:

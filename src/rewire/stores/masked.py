@@ -20,6 +20,7 @@ from rewire.core.score import MOMENTUM_DECAY
 from rewire.core.topology import Edit
 from rewire.distributed.dtensor import is_sharded
 from rewire.distributed.group import Group, Traffic
+from rewire.model.loaded_topology import refuse_impossible
 from rewire.model.select import SelectedWeight
 from rewire.model.state_names import mask_name, masks_of, packed_in, positions_name
 from rewire.stores.copies import links_of, unlink
@@ -282,11 +283,16 @@ def release(module: nn.Module) -> None:
     remove_load_hook(module, _unpack_checkpoint)
 
 
-def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+def _unpack_checkpoint(module: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:
     """Before loading: turn the values and positions of a packed checkpoint into a dense weight and a mask."""
     for link in links_of(module):
         if link.before_load is not None:
             link.before_load()
+    for name, mask in masks_of(module).items():
+        weight, parameter, error_messages = prefix + name, parameters_of(module)[name], args[-1]
+        assert parameter is not None
+        own = {weight: parameter.detach(), mask_name(weight): mask}
+        refuse_impossible(state, weight, parameter.shape, own, error_messages)
     for name, parameter in parameters_of(module).items():
         weight = prefix + name
         if parameter is None or weight not in packed_in(state):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from rewire.core.topology import Edit
+from rewire.nn.packed_base import resize
 from rewire.stores.optimizer.optimizers import Optimizers
 from rewire.stores.optimizer.rules import Rule, start_value
 from rewire.stores.packed_layer import PackedLayer
 from rewire.stores.rearrange import Rearrangement
-from rewire.stores.sparse_weight import set_values
 
 
 def apply_edit(layer: PackedLayer, edit: Edit, optimizers: Optimizers, group: Mapping[str, object]) -> None:
@@ -24,7 +24,7 @@ def apply_edit(layer: PackedLayer, edit: Edit, optimizers: Optimizers, group: Ma
     layer.link.edit_copies(edit)
     newborn = [value for _, value in optimizers.start_values(layer.parameter, group)]
     optimizers.change_state(layer.parameter, move)
-    set_values(layer.parameter, move(layer.parameter.detach(), edit.value))
+    resize(layer.parameter, move(layer.parameter.detach(), edit.value))
     for (_, state, _), value in zip(optimizers.entries(layer.parameter), newborn, strict=True):
         state[move.grown_slots] = value
     layer.module.weight_positions = move(before, edit.grow).to(layer.module.weight_positions.dtype)

@@ -103,7 +103,7 @@ class SparseWeight:
             return
         before = self.positions()
         move = Rearrangement(before, edit)
-        set_values(weight, move(weight.detach(), edit.value))
+        resize(weight, move(weight.detach(), edit.value))
         self.module.weight_positions = move(before, edit.grow).to(self.topology.dtype)
 
     def take_topology_of(self, other: "SparseWeight") -> None:
@@ -134,9 +134,3 @@ class SparseWeight:
             parameter.grad = torch.where(mask, parameter.grad, torch.zeros_like(parameter.grad))
 
 
-def set_values(weight: nn.Parameter, values: Tensor) -> None:
-    """Give a packed parameter new values, of another number if need be."""
-    if len(values) == len(weight):
-        weight.copy_(values)
-    else:
-        resize(weight, values)

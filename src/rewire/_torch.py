@@ -78,7 +78,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_intercepted(module: nn.Module) -> bool:
-    """Whether a call does more than the class's ``forward``: hooks, or a ``forward`` that was put on this one module."""
+    """Whether a call does more than the class's ``forward``: hooks, or a ``forward`` put on this one module."""
     return has_hooks(module) or "forward" in module.__dict__
 
 

@@ -51,7 +51,7 @@ def test_loading_another_checkpoint_leaves_an_older_dictionary_as_it_was():
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("target", ["masked", "packed"])
 def test_values_without_positions_are_refused(target, strict):
-    source, optimizer, _ = trained("packed")
+    source = trained("packed")[0]
     parameters = {name: parameter.detach().clone() for name, parameter in source.named_parameters()}
     model, rewirer = (source, None) if target == "packed" else trained("masked")[::2]
     before = dense(model)

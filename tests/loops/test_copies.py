@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tests.loops.loops import assert_zero_off_mask, batch, both_stores, conv_net, dense, masks, sparse, train
 from tests.networks import OPTIMIZERS
+from torch import nn
 
 import rewire
 
@@ -165,3 +166,37 @@ def test_what_a_rewiring_will_rank_is_not_copied(store):
     for one in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert getattr(one[0], "backward_record", None) is None
     optimizer.step()
+
+
+class Reader(nn.Module):
+    """Reads the weights of layers that it never calls, one of them under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 4)
+        self.tied = nn.Linear(12, 12)
+        self.tied.weight = self.first.weight
+
+    def forward(self, x):
+        return F.linear(self.tied(F.linear(x, self.query.weight)), self.second.weight)
+
+
+@ways
+@pytest.mark.parametrize("network", [Reader, lambda: nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True)])
+def test_a_copy_keeps_the_topology_of_layers_that_are_read_and_never_called(way, network, tmp_path):
+    model, ours, _ = sparse("masked", "rigl", model=network().double())
+    x = torch.randn(4, 5, 12, dtype=torch.float64)
+    model(x).square().mean().backward()
+    ours.step()
+    ours.zero_grad()
+    copied = way(model, tmp_path)
+    own = OPTIMIZERS["momentum"](copied.parameters())
+    for _ in range(3):
+        copied(x).square().mean().backward()
+        own.step()
+        own.zero_grad()
+    weights = [module.weight for module in copied.modules() if "weight_mask" in module._buffers]
+    assert len(weights) >= 3
+    for weight, mask in zip(weights, (m for m in masks(copied) if m is not None), strict=True):
+        assert weight[mask].all()
+        assert not weight[~mask].any()

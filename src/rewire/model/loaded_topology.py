@@ -55,8 +55,8 @@ def _fault_of_positions(positions: Tensor, values: Tensor, shape: torch.Size) ->
         return f"its positions in the checkpoint are {positions.dtype}, not integers. {_HOW_TO_AVERAGE}"
     if positions.shape != values.shape or positions.dim() != 1:
         return (
-            f"the checkpoint has values of shape {tuple(values.shape)} and positions of shape {tuple(positions.shape)}: "
-            "it needs a vector of values and one position for each"
+            f"the checkpoint has values of shape {tuple(values.shape)} and positions of shape "
+            f"{tuple(positions.shape)}: it needs a vector of values and one position for each"
         )
     if len(positions) and not bool((positions.diff() > 0).all()):
         return f"its positions in the checkpoint are not in ascending order. {_HOW_TO_AVERAGE}"

@@ -184,7 +184,7 @@ def _share_layout(x: object, other: object) -> bool:
 
 
 def leading_relu_limit(modules: Sequence[nn.Module]) -> float:
-    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if something intercepts it.
+    """The upper bound of the ReLU that comes first (infinity or 6); negative if none does or if it is intercepted.
 
     >>> leading_relu_limit([nn.ReLU6(), nn.Flatten()]), leading_relu_limit([nn.Flatten()])
     (6.0, -1.0)

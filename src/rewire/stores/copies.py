@@ -84,20 +84,26 @@ class Link:
             link.role = Role.AVERAGE
             if "update_parameters" not in vars(averaged):
                 averaged.update_parameters = UpdateOfValues(averaged)  # type: ignore[method-assign]
-        # The copy has no attributes yet. What is in the memo now will be its dictionary of hooks.
+        # The copy has no attributes yet. What is in the memo now will be its dictionary of hooks, and its parameter.
         copy.deepcopy(forward_pre_hooks(self.weight.module), memo)[HOOK] = before_forward
+        parameter = copy.deepcopy(self.weight.parameter, memo)
+        if parameter is not self.weight.parameter:  # as in a copy for tracing
+            link._clear_gradients_of(parameter)
         return link
 
     def __getstate__(self) -> dict[str, Any]:
         module = self.weight.module
-        hooks = None if self.weight.mask is None else forward_pre_hooks(module)  # a packed weight needs no guard
-        return {"module": module, "name": self.weight.name, "layer": self.layer, "hooks": hooks}
+        state = {"module": module, "name": self.weight.name, "layer": self.layer}
+        if self.weight.mask is None:  # a packed weight needs no guard
+            return state
+        return state | {"hooks": forward_pre_hooks(module), "parameter": self.weight.parameter}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["module"], state["name"], state["layer"])  # type: ignore[misc]
         self.role = Role.COPY
-        if state["hooks"] is not None:
+        if "hooks" in state:
             state["hooks"][HOOK] = before_forward
+            self._clear_gradients_of(state["parameter"])
 
     # What happens to the original.
 
@@ -194,8 +200,12 @@ class Link:
 
     def clear_gradients(self) -> None:
         """Leave no gradient where no weight exists: an optimizer of the copy then has nothing to move there."""
-        parameter = self.weight.parameter
-        if not parameter.requires_grad or not parameter.is_leaf or self._shares_the_parameter():
+        if not self._shares_the_parameter():
+            self._clear_gradients_of(self.weight.parameter)
+
+    def _clear_gradients_of(self, parameter: nn.Parameter) -> None:
+        """Not left to the forward pass of its module: attention, for one, reads weights of modules it never calls."""
+        if not parameter.requires_grad or not parameter.is_leaf:
             return
         if self._cleared is None or self._cleared() is not parameter:
             self._cleared = weakref.ref(parameter)

@@ -132,5 +132,3 @@ class SparseWeight:
         mask, parameter = self.mask, self.parameter
         if mask is not None and parameter.grad is not None:
             parameter.grad = torch.where(mask, parameter.grad, torch.zeros_like(parameter.grad))
-
-

@@ -209,3 +209,99 @@ def test_copies_and_pickles_read_their_own_weights(layer):
         with torch.no_grad():
             other.weight_values.mul_(2)
         assert torch.equal(other.weight.detach() + 0, 2 * rewire.to_dense(layer).weight)
+
+
+WRITES_TO_PARTS = {
+    "rows": lambda w: w[:2].zero_(),
+    "a view": lambda w: w.view(-1)[:20].fill_(0),
+    "indexing a view": lambda w: w.view(-1).__setitem__(slice(0, 20), 0.0),
+    "init": lambda w: nn.init.zeros_(w[:2]),
+    "transposed": lambda w: w.t().mul_(0),
+    "T": lambda w: w.T.mul_(0),
+    "iteration": lambda w: [row.mul_(0) for row in w],
+    "unbind": lambda w: w.unbind()[0].zero_(),
+    "narrow": lambda w: w.narrow(0, 0, 2).zero_(),
+    "diagonal": lambda w: w.diagonal().fill_(1.0),
+    "squeeze": lambda w: w.squeeze().mul_(0),
+    "columns": lambda w: w.split(4, dim=1)[0].zero_(),
+    "inplace": lambda w: F.dropout(w, 0.9, inplace=True),
+    "views of views": lambda w: w[:4].t()[1:3].data.add_(1),
+    "augmented": lambda w: w[0].__iadd__(1),
+}
+
+
+@pytest.mark.parametrize("of", ["weight", "data", "grad", "detach"])
+@pytest.mark.parametrize("how", list(WRITES_TO_PARTS))
+def test_writing_to_a_part_is_refused(how, of, layer):
+    layer(torch.randn(3, 8, dtype=torch.float64)).sum().backward()
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"cannot change the \w+ of 0: .*weight_values"):
+        WRITES_TO_PARTS[how](
+            {"weight": layer.weight, "detach": layer.weight.detach()}.get(of, getattr(layer.weight, of, None))
+        )
+
+
+def test_arrays_of_the_weight_cannot_be_written_to(layer):
+    for array in (layer.weight.detach().numpy(), layer.weight.data[:2].numpy(), layer.weight.data.t().numpy()):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0
+
+
+def test_parts_are_read_as_those_of_a_dense_weight(layer):
+    layer.dense_read_warned = True
+    dense = rewire.to_dense(nn.Sequential(layer))[0].weight
+    expected = dense[1:3].t().square().sum() + dense.view(-1)[::3].sum() + sum(row.max() for row in dense)
+    weight = layer.weight
+    found = weight[1:3].t().square().sum() + weight.view(-1)[::3].sum() + sum(row.max() for row in weight)
+    assert type(found) is torch.Tensor
+    assert found.item() == pytest.approx(expected.item())
+    found.backward()
+    expected.backward()
+    positions = layer.weight_positions.long()
+    torch.testing.assert_close(layer.weight_values.grad, dense.grad.flatten()[positions])
+    copied = weight[:2].clone()
+    assert copied.detach().zero_().sum() == 0
+    assert torch.equal(torch.zeros(2, 8, dtype=torch.float64).copy_(weight[:2]), dense[:2])
+
+
+def test_a_gradient_that_was_read_stays_what_it_was(layer):
+    """Multi-task training compares the gradients of two losses."""
+    x = torch.randn(3, 8, dtype=torch.float64)
+    read, values = [], []
+    for scale in (1.0, -2.0):
+        layer.zero_grad()
+        layer(x * scale).square().sum().backward()
+        read.append(layer.weight.grad)
+        values.append(layer.weight_values.grad.clone())
+    layer.zero_grad()
+    assert layer.weight.grad is None
+    assert not torch.equal(*values)
+    for grad, expected in zip(read, values, strict=True):
+        assert torch.equal(grad.flatten()[layer.weight_positions.long()], expected)
+
+
+def test_torch_autograd_grad_is_refused_instead_of_answered_with_an_older_gradient(layer):
+    layer.dense_read_warned = True
+    layer(torch.randn(3, 8, dtype=torch.float64)).sum().backward()
+    loss = layer(torch.randn(3, 8, dtype=torch.float64)).square().sum()
+    for arguments in ((layer.weight,), ([layer.bias, layer.weight],)):
+        with pytest.raises(
+            RuntimeError, match=r"torch.autograd.grad has no gradient of the weight of 0: .*weight_values"
+        ):
+            torch.autograd.grad(loss, *arguments, retain_graph=True)
+    with pytest.raises(RuntimeError, match="weight_values"):
+        torch.autograd.grad(outputs=loss, inputs=layer.weight, retain_graph=True)
+    (found,) = torch.autograd.grad(loss, layer.weight_values, retain_graph=True)
+    (inner,) = torch.autograd.grad(layer.weight.square().sum(), layer.weight_values)
+    assert torch.equal(inner, 2 * layer.weight_values)
+    loss.backward(inputs=[layer.weight_values])
+    assert found.shape == layer.weight_values.shape
+
+
+def test_a_detached_read_freezes_nothing(layer):
+    layer.weight.detach().requires_grad_(False)
+    layer.weight.data.requires_grad_(False)
+    assert layer.weight_values.requires_grad
+    with pytest.raises(RuntimeError, match="requires_grad_ cannot change the data of 0"):
+        layer.weight.detach().requires_grad_(True)
+    layer.weight.requires_grad_(False)
+    assert not layer.weight_values.requires_grad

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from rewire._torch import handing_over_inner_calls, without_torch_function
 from rewire.nn.coverage import call_arguments, is_call_of_layer
-from rewire.nn.tensor_functions import METADATA, function_name
+from rewire.nn.read_only import read_only
+from rewire.nn.tensor_functions import METADATA, first_of, function_name, mapped, writes_to_first
 
 
 class WeightOwner(Protocol):
@@ -52,6 +53,7 @@ class DenseWeight(Tensor):
     owner: WeightOwner
     kind: str
     rows: slice | None  # outputs of the layer, if this is not the whole weight
+    gradient: tuple[Tensor, Tensor] | None  # of kind ``"grad"``: values and positions when it was read
 
     @staticmethod
     def of(owner: WeightOwner, kind: str = "weight", rows: slice | None = None) -> "DenseWeight":
@@ -66,25 +68,41 @@ class DenseWeight(Tensor):
         placeholder = torch.full((), torch.nan, dtype=values.dtype, device=values.device).expand(shape)
         weight = placeholder.as_subclass(DenseWeight)
         weight.owner, weight.kind, weight.rows = owner, kind, rows
+        grad = values.grad
+        weight.gradient = (grad.detach(), owner.weight_positions) if kind == "grad" and grad is not None else None
         return weight
 
     @property
     def nonzeros(self) -> Tensor:
-        """The values at the positions of the non-zero weights, as they are now."""
-        values = self.owner.weight_values
-        if self.kind == "grad":
-            assert values.grad is not None, "the gradient was cleared after it was read"
-            return values.grad.detach()
-        return values if self.kind == "weight" else values.detach()
+        """The values at the positions of the non-zero weights, as they are now; a gradient as it was read."""
+        if self.gradient is not None:
+            return self.gradient[0]
+        return self.owner.weight_values if self.kind == "weight" else self.owner.weight_values.detach()
+
+    def refusal(self, what: str) -> str:
+        """Why it cannot be changed, and what can."""
+        layer = self.owner.layer_name
+        return (
+            f"{what} cannot change the {self.kind} of {layer}: the layer is packed and stores only its "
+            f"{len(self.nonzeros)} non-zero weights. Change the layer's weight_values (their flat positions are "
+            f"its weight_positions), or keep the layer masked: sparsify(..., keep_masked={layer!r})"
+        )
 
     def as_kind(self, kind: str) -> "DenseWeight":
         """The same rows of another kind."""
-        return DenseWeight.of(self.owner, kind, self.rows)
+        return self if kind == self.kind else DenseWeight.of(self.owner, kind, self.rows)
+
+    def of_rows(self, rows: slice) -> "DenseWeight":
+        """Some rows of the whole weight."""
+        part = DenseWeight.of(self.owner, self.kind, rows)
+        part.gradient = self.gradient
+        return part
 
     def write_out(self, reader: str) -> Tensor:
         """The dense weight; ``reader``: the name of the function that needs it, for the warning."""
         owner = self.owner
-        dense = _with_zeros(owner, self.nonzeros)
+        positions = owner.weight_positions if self.gradient is None else self.gradient[1]
+        dense = _with_zeros(self.nonzeros, positions, owner.dense_shape)
         if dense.requires_grad:
             dense.register_hook(lambda grad: _receive_gradient(owner, grad, reader))
         return dense if self.rows is None else dense[self.rows]
@@ -111,47 +129,52 @@ class DenseWeight(Tensor):
         """Answer from the sizes, run the kernel, or write the weight out; refuse to be changed."""
         kwargs = kwargs or {}
         name = function_name(func)
-        weight = _first_weight((*args, *kwargs.values()))
+        weight = first_of(DenseWeight, (*args, *kwargs.values()))
         if name in METADATA or weight is None:
             with without_torch_function():
                 return func(*args, **kwargs)
-        if name in _ANSWERS:
+        if name in _ANSWERS and func is not torch.autograd.grad:
             return _ANSWERS[name](weight)
-        if name in ("requires_grad_", "requires_grad="):  # freezing a layer
-            weight.owner.weight_values.requires_grad_(*args[1:], **kwargs)
-            return weight
-        if _changes_weight(name, args, kwargs):
-            layer = weight.owner.layer_name
-            raise RuntimeError(
-                f"{name} cannot change the {weight.kind} of {layer}: the layer is packed and stores only its "
-                f"{len(weight.nonzeros)} non-zero weights. Change the layer's weight_values (their flat positions are "
-                f"its weight_positions), or keep the layer masked: sparsify(..., keep_masked={layer!r})"
-            )
+        if name in ("requires_grad_", "requires_grad="):
+            flag = _flag(args, kwargs)
+            if weight.kind == "weight":  # freezing a layer
+                weight.owner.weight_values.requires_grad_(flag)
+            if weight.kind == "weight" or not flag:
+                return weight
+        if writes_to_first(DenseWeight, name, args, kwargs) or name in _HOOKS:
+            raise RuntimeError(weight.refusal(name))
+        if func is torch.autograd.grad:
+            _refuse_gradients_of(first_of(DenseWeight, [*args[1:2], kwargs.get("inputs")]))
         if func is F.multi_head_attention_forward:
             return _ATTENTION(*args, **kwargs)
         if name in ("split", "chunk") and (parts := _row_parts(func, args, kwargs)):
             return parts
         arguments = call_arguments(args, kwargs)
         x, bias = arguments.get("input"), arguments.get("bias")
-        is_own_weight = arguments.get("weight") is weight and _first_weight([x, bias]) is None
+        is_own_weight = arguments.get("weight") is weight and first_of(DenseWeight, [x, bias]) is None
         if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
             return weight.apply(arguments["input"], bias)
-        return func(*_map(lambda arg: arg.write_out(name), args), **_map(lambda arg: arg.write_out(name), kwargs))
+        plain = [mapped(DenseWeight, lambda arg: arg.write_out(name), given) for given in (args, kwargs)]
+        return read_only(name, func(*plain[0], **plain[1]), weight.refusal("writing to a part"))
+
+
+def _flag(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The argument of ``requires_grad_``."""
+    return bool(args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
 
 
 def dense_weight(owner: WeightOwner) -> Tensor:
     """The weight of a packed layer as code outside of it reads it; where torch compiles that code, with its zeros."""
     if not torch.compiler.is_compiling():
         return DenseWeight.of(owner)
-    dense = _with_zeros(owner, owner.weight_values)
+    dense = _with_zeros(owner.weight_values, owner.weight_positions, owner.dense_shape)
     if owner.backward_record is not None:
         dense.register_hook(owner.record_dense_gradient)
     return dense
 
 
-def _with_zeros(owner: WeightOwner, values: Tensor) -> Tensor:
-    zeros = values.new_zeros(owner.dense_shape.numel())
-    return zeros.scatter(0, owner.weight_positions.long(), values).view(owner.dense_shape)
+def _with_zeros(values: Tensor, positions: Tensor, shape: torch.Size) -> Tensor:
+    return values.new_zeros(shape.numel()).scatter(0, positions.long(), values).view(shape)
 
 
 # Its inner calls of F.linear come back with the weights of the projections.
@@ -167,41 +190,19 @@ def _row_parts(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         return ()
     with without_torch_function():
         rows = func(torch.arange(len(weight)), args[1])
-    return tuple(DenseWeight.of(weight.owner, weight.kind, slice(int(part[0]), int(part[-1]) + 1)) for part in rows)
+    return tuple(weight.of_rows(slice(int(part[0]), int(part[-1]) + 1)) for part in rows)
 
 
-_NOT_IN_PLACE = {"__invert__", "__index__", "__int__"}
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "retain_grad"}  # on a copy they would never be called
 
 
-def _changes_weight(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a function writes to a packed weight, judged by torch's conventions for names and arguments."""
-    if kwargs.get("out") is not None:
-        return _first_weight([kwargs["out"]]) is not None
-    in_place_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
-    in_place_method = name.endswith("_") and not name.endswith("__")
-    writes = in_place_method or in_place_operator or name.endswith("=") or name == "__setitem__" or name in _HOOKS
-    return writes and _first_weight(args[:1] or kwargs.values()) is not None
-
-
-def _first_weight(arguments: Iterable[Any]) -> DenseWeight | None:
-    for argument in arguments:
-        nested = argument if isinstance(argument, (list, tuple)) else ()
-        weight = argument if isinstance(argument, DenseWeight) else _first_weight(nested)
-        if weight is not None:
-            return weight
-    return None
-
-
-def _map(change: Callable[[DenseWeight], Tensor], arguments: Any) -> Any:
-    """Arguments with every packed weight replaced."""
-    if isinstance(arguments, DenseWeight):
-        return change(arguments)
-    if isinstance(arguments, dict):
-        return {name: _map(change, argument) for name, argument in arguments.items()}
-    if type(arguments) in (list, tuple):
-        return type(arguments)(_map(change, argument) for argument in arguments)
-    return arguments
+def _refuse_gradients_of(weight: "DenseWeight | None") -> None:
+    if weight is not None:
+        raise RuntimeError(
+            f"torch.autograd.grad has no gradient of the weight of {weight.owner.layer_name}: the layer is packed, and "
+            "the weight is made of its non-zero values. Ask for the gradient of the layer's weight_values (their flat "
+            "positions are its weight_positions)"
+        )
 
 
 def _receive_gradient(owner: WeightOwner, grad: Tensor, reader: str) -> None:

@@ -129,3 +129,25 @@ def test_impossible_positions_are_refused(positions, message):
     rewirer.check()
     model.load_state_dict(state | {"0.weight_positions": torch.tensor([0, 5, 7])})
     assert model[0].weight.flatten().nonzero().flatten().tolist() == [0, 5, 7]
+
+
+@both_stores
+def test_parameters_are_not_replaced_under_a_rewirer(store):
+    model, optimizer, rewirer = trained(store)
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match=r"assign=True\) would replace the (weight|values) of 0, which "):
+        model.load_state_dict(state, assign=True)
+    train(model, optimizer, 5, begin=5)
+    rewirer.check()
+    assert len(rewirer.history) > 1
+    rewirer.remove()
+    model.load_state_dict(rewire.to_dense(model).state_dict(), assign=True)
+
+
+def test_a_masked_copy_may_get_new_parameters():
+    model, _, _ = trained("masked")
+    copied = copy.deepcopy(model)
+    copied.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    own = torch.optim.SGD(copied.parameters(), lr=0.1)
+    train(copied, own, 3)
+    assert all(not weight[~mask].any() for weight, mask in zip(dense(copied)[::2], masks(copied), strict=True))

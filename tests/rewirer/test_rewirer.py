@@ -208,6 +208,27 @@ def test_a_replaced_parameter_is_reported():
     assert rewirer.history[0].dropped[0] == 0
 
 
+@pytest.mark.parametrize("store", ["masked", "packed"])
+def test_a_module_that_was_taken_out_of_the_model_keeps_its_weights(store):
+    """A head is replaced in the middle of a training: what is left does not get the weights of the old one."""
+    model = mlp(dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    method = rewire.ggr(density=0.3, every=2, until=1000, fraction=0.4)
+    rewirer = rewire.sparsify(model, optimizer, method, store=store)
+    train(model, optimizer, 3, dtype=torch.float64)
+    rewirer.check()
+    old, model[4] = model[4], nn.Linear(16, 4).double()
+    optimizer.add_param_group({"params": model[4].parameters()})
+    before = rewirer.layers[-1].nnz
+    with pytest.warns(UserWarning, match="the weight of 4 was taken out of the model after sparsify: .* budget"):
+        train(model, optimizer, 6, dtype=torch.float64)
+    assert old is rewirer.layers[-1].module
+    assert rewirer.layers[-1].nnz == before
+    assert sum(rewirer.history[-1].dropped) > 0
+    with pytest.raises(RuntimeError, match="4: its module is not in the model"):
+        rewirer.check()
+
+
 # --- what users see ----------------------------------------------------------------------------------------------
 
 

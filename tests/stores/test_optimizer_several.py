@@ -159,6 +159,32 @@ def test_remove_and_follow():
     assert int((model[0].weight != 0).sum()) > 150  # dense training again
 
 
+def test_groups_that_were_made_by_the_number_of_dimensions_are_mentioned():
+    """Packed weights are vectors, as biases are: all of them land in the group that does not decay."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    rewirer = rewire.sparsify(model, optimizer, rewire.static(density=0.5), exclude=["4"], store="packed")
+    decaying = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    by_dimension = [{"params": decaying, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    with pytest.warns(UserWarning, match="if groups were made by p.ndim, make them by name, or before sparsify"):
+        rewirer.follow(torch.optim.SGD(by_dimension, lr=0.1))
+    for groups in (model.parameters(), [{"params": model.parameters(), "weight_decay": 0.1}]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            rewirer.follow(torch.optim.SGD(groups, lr=0.1))
+
+
+def test_optimizers_that_leave_vectors_out_are_refused_in_the_packed_store():
+    class LARS(torch.optim.SGD):
+        pass
+
+    model = mlp()
+    with pytest.raises(ValueError, match="LARS usually treats parameters of one dimension as biases"):
+        rewire.sparsify(model, LARS(model.parameters(), lr=0.1), rewire.static(density=0.5), store="packed")
+    rewire.sparsify(model, LARS(model.parameters(), lr=0.1), rewire.static(density=0.5))
+
+
 def test_what_is_refused():
     model = mlp()
     parameters = list(model.parameters())
@@ -255,3 +281,19 @@ def test_a_step_that_one_of_them_skips_is_not_counted(fused, several):
                 one.zero_grad()
     assert rewirer.step == 4
     assert [record.step for record in rewirer.history] == [2, 4]
+
+
+@pytest.mark.parametrize("store", ["masked", "packed"])
+def test_a_method_that_reads_no_gradient_takes_those_that_come_one_after_the_other(store):
+    """As in a GAN under one rewirer: the second backward pass runs after the first optimizer's step."""
+    model = nn.ModuleDict({"one": mlp(), "other": mlp()})
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model.values()]
+    method = rewire.set_(density=0.4, every=2, until=100)
+    rewirer = rewire.sparsify(model, optimizers, method, store=store)
+    for _ in range(6):
+        for part, optimizer in zip(model.values(), optimizers, strict=True):
+            optimizer.zero_grad()
+            part(torch.randn(8, 12)).square().mean().backward()
+            optimizer.step()
+    assert len(rewirer.history) == 3
+    rewirer.check()

@@ -142,7 +142,13 @@ class Packed(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take on the topology of the checkpoint, packed or masked, whatever its number of weights."""
-        weight, error_messages = prefix + self.weight_name, args[-1]
+        metadata, *_, error_messages = args
+        if metadata.get("assign_to_params_buffers"):
+            raise RuntimeError(
+                f"load_state_dict(assign=True) would replace the values of {self.layer_name}, which is packed: load "
+                "with assign=False"
+            )
+        weight = prefix + self.weight_name
         own = {weight: self.weight_values.detach(), positions_name(weight): self.weight_positions}
         refuse_impossible(state_dict, weight, self.dense_shape, own, error_messages)
         values, mask = state_dict.get(weight), state_dict.pop(mask_name(weight), None)

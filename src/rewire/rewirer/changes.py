@@ -20,14 +20,17 @@ class ChangeWatcher:
 
     def look(self) -> None:
         """Freeze layers whose weight is no longer trained or no longer ours, and name layers that came later."""
+        present = set(self.model.modules())
         for layer in self.layers:
             tensors = parameters_of(layer.module).values()  # FSDP puts a gathered weight there while it computes
             replaced = not any(tensor is layer.parameter for tensor in tensors) and not is_sharded(layer.parameter)
-            layer.frozen = replaced or not layer.parameter.requires_grad
+            removed = layer.module not in present
+            layer.frozen = removed or replaced or not layer.parameter.requires_grad
             if layer.frozen:
-                how = "replaced" if replaced else "frozen"
+                how = "taken out of the model" if removed else "replaced" if replaced else "frozen"
+                budget = ", but still counted in the budget" if removed else ""
                 self.warn_once(
-                    layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired"
+                    layer.name, f"the weight of {layer.name} was {how} after sparsify: it is no longer rewired{budget}"
                 )
         known = {id(layer.parameter) for layer in self.layers}
         sharded = {layer.name for layer in self.layers if is_sharded(layer.parameter)}

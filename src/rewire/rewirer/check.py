@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rewire._torch import parameters_of
 from rewire.core.ranks import total
@@ -28,9 +28,13 @@ ZERO_STATE = {
 
 
 @torch.no_grad()
-def check(store: Store, peers: Peers, budget: int | None, constraint: Constraint | None = None) -> None:
+def check(
+    store: Store, peers: Peers, model: nn.Module, budget: int | None, constraint: Constraint | None = None
+) -> None:
     """Raise one error that lists everything that is not as it must be; ``budget``: the number of weights, if known."""
-    faults = [f"{layer.name}: {fault}" for layer in store.layers for fault in _faults(layer, store)]
+    present = set(model.modules())
+    faults = [f"{layer.name}: its module is not in the model" for layer in store.layers if layer.module not in present]
+    faults += [f"{layer.name}: {fault}" for layer in store.layers for fault in _faults(layer, store)]
     if constraint is not None:
         structure_faults = [
             (layer.name, structure_fault(constraint, layer, store.ranks.join([layer.active()])[0]))

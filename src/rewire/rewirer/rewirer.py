@@ -194,7 +194,7 @@ class Rewirer:
 
         Waits for the device. If there are several ranks, all of them must call it.
         """
-        check(self.store, self.peers, self._budget, self.method.constraint)
+        check(self.store, self.peers, self.model, self._budget, self.method.constraint)
 
     def remove(self) -> None:
         """Detach everything; what is left is a plain model with zeros in place."""
@@ -237,7 +237,8 @@ class Rewirer:
                 self._watcher.look()
                 self._captured = capture(self.method, self.layers, self._context(due))
         self._newborns.waiting |= self.store.before_step()
-        ranked = self._captured is not None or Signal.MOMENTUM in self.method.ranks
+        reads_gradients = self._captured is not None and Signal.GRAD in self.method.signals
+        ranked = reads_gradients or Signal.MOMENTUM in self.method.ranks
         self._steps.cycle.remember(optimizer, self.layers, ranked)
 
     @torch.no_grad()

@@ -18,7 +18,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rewire._torch import forward_pre_hooks, is_exporting, load_post_hooks, parameters_of, state_dict_pre_hooks
+from rewire._torch import (
+    forward_pre_hooks,
+    is_exporting,
+    load_post_hooks,
+    parameters_of,
+    remove_load_hook,
+    state_dict_pre_hooks,
+)
 from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 from rewire.core.topology import Edit
 from rewire.stores.averaged_model import UpdateOfValues, averaged_model_under_construction
@@ -228,6 +235,8 @@ def add_link(module: nn.Module, parameter: nn.Parameter, layer: str) -> Link:
     links[name] = Link(module, name, layer)
     state_dict_pre_hooks(module)[HOOK] = before_saving
     load_post_hooks(module)[HOOK] = after_loading
+    remove_load_hook(module, before_loading)  # of another weight of the module
+    module.register_load_state_dict_pre_hook(before_loading)
     return links[name]
 
 
@@ -242,6 +251,7 @@ def unlink(module: nn.Module) -> None:
     module.__dict__.pop(LINKS, None)
     for hooks in (forward_pre_hooks(module), state_dict_pre_hooks(module), load_post_hooks(module)):
         hooks.pop(HOOK, None)
+    remove_load_hook(module, before_loading)
 
 
 def unlinked(model: nn.Module) -> nn.Module:
@@ -276,6 +286,16 @@ def before_saving(module: nn.Module, _prefix: str, _keep_vars: bool) -> None:
     for link in links_of(module):
         if link.role is not Role.ORIGINAL:
             link.weight.zero_inactive()
+
+
+def before_loading(module: nn.Module, _state: object, _prefix: str, metadata: dict[str, Any], *_: object) -> None:
+    """Before anything is loaded into the module that a Rewirer trains: its parameters must stay the ones it knows."""
+    originals = [link.layer for link in links_of(module) if link.role is Role.ORIGINAL]
+    if originals and metadata.get("assign_to_params_buffers"):
+        raise RuntimeError(
+            f"load_state_dict(assign=True) would replace the weight of {originals[0]}, which its optimizer trains and "
+            "its Rewirer rewires: load with assign=False, or load before sparsify"
+        )
 
 
 def after_loading(module: nn.Module, keys: Any) -> None:

@@ -30,7 +30,12 @@ from rewire.stores.gradient_changes import share_scale
 from rewire.stores.masked import MaskedStore
 from rewire.stores.masked_layer import MaskedLayer
 from rewire.stores.optimizer.optimizers import Optimizers, trained_by
-from rewire.stores.optimizer.whole_weights import refuse_matrix_optimizers, refuse_other_state, refuse_shared_state
+from rewire.stores.optimizer.whole_weights import (
+    refuse_matrix_optimizers,
+    refuse_other_state,
+    refuse_shared_state,
+    warn_of_groups_by_dimension,
+)
 from rewire.stores.packed_edit import apply_edit, rearrange_state
 from rewire.stores.packed_layer import PackedLayer
 
@@ -137,6 +142,7 @@ class PackedStore:
         weights: dict[str, Tensor] = {layer.name: layer.parameter for layer in self._packed.values()}
         optimizers.refuse_untrained(weights)
         self.refuse_optimizers(optimizers, weights)
+        warn_of_groups_by_dimension(optimizers, weights)
         self._masked.follow(optimizers)
         followed, self.optimizers = self.optimizers.all, optimizers
         self._watch_loading()

@@ -18,7 +18,6 @@ from rewire.lab.names import DENSE_LOOK
 from rewire.lab.report.claims import Claim
 from rewire.lab.report.curve_figures import losses_figure, recovery_figure
 from rewire.lab.report.findings import (
-    ENOUGH_SEEDS,
     FEWEST_SEEDS,
     POINTS,
     UNDECIDED,
@@ -29,7 +28,7 @@ from rewire.lab.report.findings import (
     seconds_on,
 )
 from rewire.lab.report.looks import look_of_label, method_look, method_position, network_label
-from rewire.lab.report.statistics import mean_interval
+from rewire.lab.report.statistics import ENOUGH_SEEDS, mean_interval
 from rewire.lab.report.style import GRID, INK, STYLE, WIDTH, save
 from rewire.lab.run import Run
 

@@ -1,5 +1,6 @@
 """Optimizers that read a weight as a matrix, or keep state for rows and columns: the packed store has none to give."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from rewire.stores.optimizer.state import has_only_elementwise_state
 # Parts of class names, in small letters: optimizers of other libraries need not be imported, and subclasses count.
 _MATRICES = ("lbfgs", "muon", "shampoo", "soap", "kfac", "galore")
 _FACTORED = ("adafactor",)
+_BY_DIMENSIONS = ("lars",)  # leave out parameters of one dimension: biases and norms, and all packed weights
 
 
 def refuse_matrix_optimizers(optimizers: Optimizers, weights: Mapping[str, Tensor]) -> None:
@@ -33,6 +35,23 @@ def refuse_matrix_optimizers(optimizers: Optimizers, weights: Mapping[str, Tenso
                 "as a vector of its non-zeros, for which it would keep one for each: another algorithm. "
                 f"Use store='masked', or another optimizer for {', '.join(names)}"
             )
+        if any(word in kind for word in _BY_DIMENSIONS for kind in kinds):
+            raise ValueError(
+                f"{label} usually treats parameters of one dimension as biases, and packed weights are vectors of "
+                f"their non-zeros: use store='masked', or another optimizer for {', '.join(names)}"
+            )
+
+
+def warn_of_groups_by_dimension(optimizers: Optimizers, weights: Mapping[str, Tensor]) -> None:
+    """Warn if no packed weight decays and something else does: groups that were made by ``p.ndim`` look like that."""
+    groups = [group for optimizer in optimizers.all for group in optimizer.param_groups]
+    decaying = {id(p) for group in groups if group.get("weight_decay") for p in group["params"]}
+    if weights and decaying and not any(id(weight) in decaying for weight in weights.values()):
+        warnings.warn(
+            "no packed weight is in a group with weight_decay, but other parameters are. Packed weights are vectors: "
+            "if groups were made by p.ndim, make them by name, or before sparsify",
+            stacklevel=4,
+        )
 
 
 def refuse_shared_state(optimizers: Optimizers, parameters: Sequence[Tensor]) -> None:

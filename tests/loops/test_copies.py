@@ -200,3 +200,20 @@ def test_a_copy_keeps_the_topology_of_layers_that_are_read_and_never_called(way,
     for weight, mask in zip(weights, (m for m in masks(copied) if m is not None), strict=True):
         assert weight[mask].all()
         assert not weight[~mask].any()
+
+
+@both_stores
+def test_torch_func_calls_copies_with_the_tensors_of_the_caller(store):
+    """As in torch's ensembles: one copy without values, and the stacked parameters of several models."""
+    model, ours, _ = sparse(store, "rigl")
+    train(model, ours, 4)
+    copied = copy.deepcopy(model)
+    given = {name: torch.ones_like(parameter) for name, parameter in model.named_parameters()}
+    x = batch(0)[0]
+    torch.func.functional_call(copied, given, (x,))
+    assert all(tensor.eq(1).all() for tensor in given.values())
+    if store == "masked":  # packed layers refuse vmap
+        stacked = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in given.items()}
+        found = torch.vmap(lambda one: torch.func.functional_call(copied, one, (x,)))(stacked)
+        expected = [torch.func.functional_call(copied, {n: t[i] for n, t in stacked.items()}, (x,)) for i in (0, 1)]
+        torch.testing.assert_close(found, torch.stack(expected))

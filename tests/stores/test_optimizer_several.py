@@ -297,3 +297,35 @@ def test_a_method_that_reads_no_gradient_takes_those_that_come_one_after_the_oth
             optimizer.step()
     assert len(rewirer.history) == 3
     rewirer.check()
+
+
+def stepped(store, method, inside):
+    """Weights after eight steps of one optimizer for each parameter, inside of the backward pass or after it."""
+    model = mlp(dtype=torch.float64)
+    optimizers = {p: torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in model.parameters()}
+    rewirer = rewire.sparsify(model, list(optimizers.values()), method, store=store)
+
+    def step(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    if inside:
+        for parameter in optimizers:
+            parameter.register_post_accumulate_grad_hook(step)
+    for number in range(8):
+        x, y = batch(number, dtype=torch.float64)
+        F.cross_entropy(model(x), y).backward()
+        for parameter in () if inside else optimizers:
+            step(parameter)
+    rewirer.check()
+    return weights(rewirer), len(rewirer.history)
+
+
+@pytest.mark.parametrize("store", ["masked", "packed"])
+def test_optimizers_may_step_inside_of_the_backward_pass(store):
+    method = rewire.set_(density=0.4, every=3, until=100)
+    (inside, rewired), (after, expected) = (stepped(store, method, where) for where in (True, False))
+    assert rewired == expected == 2
+    assert torch.equal(inside, after)
+    with pytest.raises(RuntimeError, match="inside of the backward pass need a method that ranks no gradients"):
+        stepped(store, rewire.rigl(density=0.4, every=3, until=100), True)

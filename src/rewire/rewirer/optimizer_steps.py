@@ -139,7 +139,8 @@ class Cycle:
                 f"the gradients of {', '.join(changed)} changed, or are scaled otherwise, between the step of "
                 f"{type(self._stepped[0]).__name__} and that of {type(optimizer).__name__}, and the rewiring ranks "
                 "the gradients of all layers at once: complete all gradients before the first optimizer steps. With a "
-                "GradScaler, call scaler.unscale_(optimizer) for every optimizer first"
+                "GradScaler, call scaler.unscale_(optimizer) for every optimizer first. Optimizers that step inside of "
+                "the backward pass need a method that ranks no gradients"
             )
 
 

@@ -272,6 +272,8 @@ def _before_forward(module: nn.Module) -> None:
     links = links_of(module)
     for link in links:
         link.weight.refuse_replaced(link.layer)
+        if not isinstance(link.weight.parameter, nn.Parameter):
+            continue  # torch.func calls the module with tensors of the caller, who may look at many at once
         link.refuse_mixture()
         link.restore_topology()
         link.weight.zero_inactive()

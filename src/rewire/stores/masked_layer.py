@@ -188,7 +188,7 @@ class MaskedLayer(MaskedSignals):
 
     def zero_inactive_weights(self) -> None:
         """Zero the weight at inactive positions."""
-        self._zero_rows(self.weight, 0, len(self.weight))
+        self.zero_inactive_rows(0, self.shape.numel())
 
     def remember_weight(self) -> None:
         """The store or the optimizer has just written to the weight, as it may."""
@@ -214,7 +214,8 @@ class MaskedLayer(MaskedSignals):
         """
         row = max(self.shape[1:].numel(), 1)
         last = min(first + max(room // row, 1), len(self.weight))
-        self._zero_rows(self.weight, first, last)
+        # Through `.data`: a backward pass that still needs the weight must not be told that it has changed.
+        self._zero_rows(local(self.parameter).data, first, last)
         return (0 if last >= len(self.weight) else last), room - (last - first) * row
 
     def _zero_rows(self, dense: Tensor, first: int, last: int) -> None:

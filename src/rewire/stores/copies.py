@@ -272,7 +272,7 @@ def _before_forward(module: nn.Module) -> None:
     links = links_of(module)
     for link in links:
         link.weight.refuse_replaced(link.layer)
-        if not isinstance(link.weight.parameter, nn.Parameter):
+        if not link.weight.has_own_parameter:
             continue  # torch.func calls the module with tensors of the caller, who may look at many at once
         link.refuse_mixture()
         link.restore_topology()

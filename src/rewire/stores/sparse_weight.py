@@ -58,6 +58,11 @@ class SparseWeight:
         return parameter
 
     @property
+    def has_own_parameter(self) -> bool:
+        """Whether the module has a parameter, and not a tensor that ``torch.func`` has put in its place."""
+        return isinstance(parameters_of(self.module)[self.name], nn.Parameter)
+
+    @property
     def mask(self) -> Tensor | None:
         """The mask of a masked weight, on this rank; ``None`` if the weight is packed."""
         mask = buffers_of(self.module).get(self.name + MASK_SUFFIX)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewire.model.state_names import mask_name, positions_name
+from rewire.model.state_names import MASK_SUFFIX, POSITIONS_SUFFIX, mask_name, positions_name
 
 _HOW_TO_AVERAGE = (
     "Sparse checkpoints cannot be averaged tensor by tensor, as their positions differ: average rewire.to_dense(model) "
@@ -66,3 +66,25 @@ def _fault_of_positions(positions: Tensor, values: Tensor, shape: torch.Size) ->
             f"the shape {tuple(shape)} here"
         )
     return None
+
+
+class _ExplainedKey(str):
+    """A missing key whose name in torch's message is followed by a sentence."""
+
+    def __format__(self, _spec: str) -> str:
+        sentence = (
+            "the checkpoint is of a dense model, and this one is sparse: load it before sparsify, or with strict=False "
+            "to keep the topology and take the values of the weights that exist"
+        )
+        return f"{self!s} ({sentence})"
+
+
+def explain_missing_topology(missing: list[str]) -> None:
+    """If a weight was loaded without its topology, say what to do."""
+    if any(isinstance(key, _ExplainedKey) for key in missing):
+        return
+    for index, key in enumerate(missing):
+        weight = key.removesuffix(MASK_SUFFIX).removesuffix(POSITIONS_SUFFIX)
+        if weight != key and weight not in missing:
+            missing[index] = _ExplainedKey(key)
+            return

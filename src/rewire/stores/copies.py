@@ -26,8 +26,8 @@ from rewire._torch import (
     remove_load_hook,
     state_dict_pre_hooks,
 )
-from rewire.core.state_names import MASK_SUFFIX, POSITIONS_SUFFIX
 from rewire.core.topology import Edit
+from rewire.model.loaded_topology import explain_missing_topology
 from rewire.stores.averaged_model import UpdateOfValues, averaged_model_under_construction
 from rewire.stores.sparse_weight import SparseWeight
 
@@ -302,28 +302,6 @@ def before_loading(module: nn.Module, _state: object, _prefix: str, metadata: di
 
 def after_loading(module: nn.Module, keys: Any) -> None:
     """After ``load_state_dict``, before it raises for missing keys."""
-    _explain_missing_topology(keys.missing_keys)
+    explain_missing_topology(keys.missing_keys)
     for link in links_of(module):
         link.loaded()
-
-
-class _ExplainedKey(str):
-    """A missing key whose name in torch's message is followed by a sentence."""
-
-    def __format__(self, _spec: str) -> str:
-        sentence = (
-            "the checkpoint is of a dense model, and this one is sparse: load it before sparsify, or with strict=False "
-            "to keep the topology and take the values of the weights that exist"
-        )
-        return f"{self!s} ({sentence})"
-
-
-def _explain_missing_topology(missing: list[str]) -> None:
-    """If a weight was loaded without its topology, say what to do."""
-    if any(isinstance(key, _ExplainedKey) for key in missing):
-        return
-    for index, key in enumerate(missing):
-        weight = key.removesuffix(MASK_SUFFIX).removesuffix(POSITIONS_SUFFIX)
-        if weight != key and weight not in missing:
-            missing[index] = _ExplainedKey(key)
-            return

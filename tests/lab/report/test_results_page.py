@@ -263,36 +263,3 @@ def test_commits_of_stored_runs_are_in_the_history_or_are_said_not_to_be():
 
 def git(*words):
     return subprocess.run(["git", *words], cwd=DOCS, capture_output=True, text=True, check=False)
-
-
-NUMBER = r"([+-]?\d+\.\d\d)"
-VGG, RESNET = "VGG16 x0.25, 96 %", "ResNet-18 (stem stride 2) x0.25, 96 %"
-MOBILENET = "MobileNetV2 (stem stride 2) x0.25, 96 %"
-ON_THE_FIRST_PAGE = {  # by the words before it: how the row of the results begins that a number is from
-    "on ResNet-18 by": f"detail: GGR minus DSR, {RESNET}, uniform start ",
-    "on VGG16 by": f"detail: GGR minus RigL, {VGG}, uniform start ",
-    "over RigL and": f"detail: GGR minus SET, {VGG}, uniform start ",
-    "but over DSR by": f"detail: GGR minus DSR, {VGG}, uniform start ",
-    "where DSR is at": "DSR | once an epoch ",
-    "no lead over RigL,": f"GGR minus RigL, {MOBILENET}, ERK start ",
-    "a tenth of its weights,": f"share of the gap closed by GGR, {VGG} ",
-    "dense and narrow by": f"GGR minus dense x0.0469, {VGG}, ERK start ",
-    "than the mix by": "share by gradient 0 ",
-    "that is worth": "ERK start ",
-    "DSR being next, by": f"detail: GGR minus DSR, {VGG}, connected ERK start ",
-}
-
-
-def test_the_numbers_of_the_first_page_are_those_of_the_results():
-    section = (DOCS.parent / "README.md").read_text().partition("## Does it reproduce?")[2].partition("\n## ")[0]
-    section = " ".join(section.split())
-    lines = (DOCS / "results.md").read_text().splitlines()
-    for words, begin in ON_THE_FIRST_PAGE.items():
-        (row,) = (line for line in lines if line.startswith(f"| {begin}"))
-        measured = re.findall(rf"\| {NUMBER} \| {NUMBER} to {NUMBER} \|", row)[-1]  # CIFAR-100 is last
-        shown = re.findall(rf"{re.escape(words)} {NUMBER}[^()]{{0,20}} \({NUMBER} to {NUMBER}\)", section)
-        assert shown == [tuple(number.removeprefix("+") for number in measured)], words
-    assert len(re.findall(rf"{NUMBER}\b", section)) == 3 * len(ON_THE_FIRST_PAGE)
-    costs = ("| VGG16 x0.25 | GGR | 96 % | ERK | packed |", "| VGG16 x0.0469 | Dense | · | · |")
-    sparse, dense = (float(next(row for row in lines if row.startswith(cost)).split(" | ")[7]) for cost in costs)
-    assert f"at {sparse / dense:.0f} times the multiply-adds" in section

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -241,7 +242,8 @@ def test_writing_to_a_part_is_refused(how, of, layer):
 
 
 def test_arrays_of_the_weight_cannot_be_written_to(layer):
-    for array in (layer.weight.detach().numpy(), layer.weight.data[:2].numpy(), layer.weight.data.t().numpy()):
+    data = layer.weight.data
+    for array in (layer.weight.detach().numpy(), data[:2].numpy(), data.t().numpy(), np.asarray(data)):
         with pytest.raises(ValueError, match="read-only"):
             array[:] = 0
 

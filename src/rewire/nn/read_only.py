@@ -10,22 +10,11 @@ from torch import Tensor
 from rewire._torch import without_torch_function
 from rewire.nn.tensor_functions import first_of, function_name, mapped, writes_to_first
 
-VIEWS = {
-    "__array__",
-    "__getitem__",
-    "__iter__",
-    "as_strided",
-    "data",
-    "detach",
-    "diagonal",
-    "expand",
-    "expand_as",
-    "flatten",
-    "H",
-}
+VIEWS = {"__getitem__", "__iter__", "as_strided", "data", "detach", "diagonal", "expand", "expand_as", "flatten", "H"}
 VIEWS |= {"mT", "mH", "movedim", "moveaxis", "narrow", "numpy", "permute", "ravel", "real", "reshape", "reshape_as"}
 VIEWS |= {"select", "split", "split_with_sizes", "chunk", "tensor_split", "squeeze", "swapaxes", "swapdims", "t", "T"}
 VIEWS |= {"transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "hsplit", "vsplit", "adjoint"}
+VIEWS |= {"__array__"}
 
 
 class ReadOnlyView(Tensor):

@@ -228,6 +228,7 @@ WRITES_TO_PARTS = {
     "inplace": lambda w: F.dropout(w, 0.9, inplace=True),
     "views of views": lambda w: w[:4].t()[1:3].data.add_(1),
     "augmented": lambda w: w[0].__iadd__(1),
+    "a view under another type": lambda w: w[:2].double().contiguous().mul_(0),  # of the same type: no copy
 }
 
 
@@ -260,6 +261,13 @@ def test_parts_are_read_as_those_of_a_dense_weight(layer):
     expected.backward()
     positions = layer.weight_positions.long()
     torch.testing.assert_close(layer.weight_values.grad, dense.grad.flatten()[positions])
+    largest, where = weight.max(dim=0)
+    assert torch.equal(largest, dense.max(dim=0).values)
+    assert type(where) is torch.Tensor
+    assert weight[:2].tolist() == dense[:2].tolist()
+    assert weight[torch.tensor([1, 2])].detach().zero_().sum() == 0  # a copy, as of any tensor
+    with pytest.raises(RuntimeError, match=r"or clone\(\) what was read"):
+        nn.Parameter(weight[:2])
     copied = weight[:2].clone()
     assert copied.detach().zero_().sum() == 0
     assert torch.equal(torch.zeros(2, 8, dtype=torch.float64).copy_(weight[:2]), dense[:2])

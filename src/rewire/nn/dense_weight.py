@@ -133,7 +133,9 @@ class DenseWeight(Tensor):
         if name in METADATA or weight is None:
             with without_torch_function():
                 return func(*args, **kwargs)
-        if name in _ANSWERS and func is not torch.autograd.grad:
+        if func is torch.autograd.grad:  # not the attribute of this name
+            _refuse_gradients_of(first_of(DenseWeight, [*args[1:2], kwargs.get("inputs")]))
+        elif name in _ANSWERS:
             return _ANSWERS[name](weight)
         if name in ("requires_grad_", "requires_grad="):
             flag = _flag(args, kwargs)
@@ -143,8 +145,6 @@ class DenseWeight(Tensor):
                 return weight
         if writes_to_first(DenseWeight, name, args, kwargs) or name in _HOOKS:
             raise RuntimeError(weight.refusal(name))
-        if func is torch.autograd.grad:
-            _refuse_gradients_of(first_of(DenseWeight, [*args[1:2], kwargs.get("inputs")]))
         if func is F.multi_head_attention_forward:
             return _ATTENTION(*args, **kwargs)
         if name in ("split", "chunk") and (parts := _row_parts(func, args, kwargs)):
@@ -154,8 +154,13 @@ class DenseWeight(Tensor):
         is_own_weight = arguments.get("weight") is weight and first_of(DenseWeight, [x, bias]) is None
         if is_own_weight and weight.kind != "grad" and is_call_of_layer(func, arguments, weight.owner):
             return weight.apply(arguments["input"], bias)
-        plain = [mapped(DenseWeight, lambda arg: arg.write_out(name), given) for given in (args, kwargs)]
-        return read_only(name, func(*plain[0], **plain[1]), weight.refusal("writing to a part"))
+        dense = weight.write_out(name)
+
+        def written_out(other: DenseWeight) -> Tensor:
+            return dense if other is weight else other.write_out(name)
+
+        result = func(*mapped(DenseWeight, written_out, args), **mapped(DenseWeight, written_out, kwargs))
+        return read_only(result, dense, weight.refusal("writing to a part") + ", or clone() what was read")
 
 
 def _flag(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -43,10 +43,10 @@ def writes_to_first(kind: type[Tensor], name: str, args: tuple[Any, ...], kwargs
 def first_of(kind: type[Kind], arguments: Iterable[Any]) -> Kind | None:
     """The first tensor of a kind among arguments, also inside of lists and tuples."""
     for argument in arguments:
-        nested = argument if isinstance(argument, (list, tuple)) else ()
-        found = argument if isinstance(argument, kind) else first_of(kind, nested)
-        if found is not None:
-            return found
+        if isinstance(argument, kind):
+            return argument
+        if isinstance(argument, (list, tuple)) and (inside := first_of(kind, argument)) is not None:
+            return inside
     return None
 
 

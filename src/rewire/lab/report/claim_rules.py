@@ -58,9 +58,10 @@ def lead_of_ggr(study: Study, cells: Sequence[Cell]) -> Answer:
 def count_of_leads(gaps: Sequence[BySeed]) -> str:
     """In how many of several cells the interval is above or below zero: one wide interval hides the others' mean."""
     intervals = [mean_interval(list(gap.values())) for gap in gaps if len(gap) >= ENOUGH_SEEDS]
-    above, below = sum(one.low > 0 for one in intervals), sum(one.high < 0 for one in intervals)
     if len(intervals) < 2:
         return ""
+    above = sum(interval.low > 0 for interval in intervals)
+    below = sum(interval.high < 0 for interval in intervals)
     return f"interval above zero in {above} and below in {below} of {len(intervals)} cells"
 
 

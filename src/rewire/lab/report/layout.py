@@ -114,8 +114,8 @@ def _sparsity_name(column: Column, used: Iterable[Entry]) -> str:
 
     Two networks have as many connections per neuron if the density times the width is the same.
     """
-    sparsity, own = column[0], [entry for entry in used if entry.column == column and _scales_evenly(entry)]
-    in_column = [entry for entry in own if not _has_dense_layers(entry)]
+    sparsity, in_column = column[0], [entry for entry in used if entry.column == column]
+    in_column = [entry for entry in in_column if _scales_evenly(entry) and not _has_dense_layers(entry)]
     widths = {record.run.width for entry in in_column for record in entry.records}
     full = round(1 - (1 - sparsity) * min(widths, default=1.0), 6)
     narrow = len(widths) == 1 and min(widths) < 1
@@ -144,9 +144,8 @@ def finished(table: Table, used: list[Entry], rows: Mapping[Heads, Sequence[Cell
     failures = f"{FAILED} failed: below {' or '.join(f'{line:g} %' for line in lines)} accuracy."
     caption += [failures] * any(cell.failed for cell in cells)
     caption += ["† failed seeds, excluded from the mean."] * any(cell.failed and cell.n for cell in cells)
-    caption += [f"{EMPTY} no finished run: {empty} of {len(cells)} cells." if left else f"{EMPTY} not run."] * bool(
-        empty
-    )
+    absent = f"no finished run: {empty} of {len(cells)} cells" if left else "not run"
+    caption += [f"{EMPTY} {absent}."] * bool(empty)
     caption += [f"{left} of {len(runs)} runs are not finished."] * bool(left)
     with_ranks = (
         (heads, tuple(_ranked(heads, i, rows, ranked) for i in range(len(row)))) for heads, row in rows.items()
